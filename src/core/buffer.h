@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "tandem/core/status.h"
+
+namespace tandem::core {
+
+/// Anonymous memory straight from the kernel: zeroed, page-aligned, given physical pages only
+/// when first touched. One class for weights, KV pages and workspaces: the size is an upper bound,
+/// not a cost. Movable, not copyable. Thread: any; the contents are the owner's business.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(Arena&& other) noexcept { *this = std::move(other); }
+  Arena& operator=(Arena&& other) noexcept;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// Reserves `bytes` of address space, asking for huge pages if `huge_pages` (a hint).
+  /// Fails with kResourceExhausted when the kernel refuses.
+  static Result<Arena> reserve(std::size_t bytes, bool huge_pages);
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  template <typename T>
+  T* as() const { return reinterpret_cast<T*>(data_); }
+
+  /// Gives the physical pages wholly inside [offset, offset + bytes) back; they read as zero after.
+  void release(std::size_t offset, std::size_t bytes);
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace tandem::core

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "tandem/core/status.h"
+#include "tandem/engine/request.h"
+#include "tandem/model/step_runner.h"
+#include "tandem/tokenizer/tokenizer.h"
+
+namespace tandem::engine {
+
+struct EngineOptions {
+  int draft_length = -1;        ///< -1: adaptive; 0..kMaxDraft: fixed
+  int max_queue = 256;          ///< waiting requests; more are refused
+  int max_context = 65536;      ///< prompt + output of one request
+  int prefill_chunk = 512;      ///< most prompt rows of a step
+  bool prefix_cache = true;
+  std::size_t prefix_cache_bytes = 0;  ///< pages kept without a user; 0: kv memory / 32
+};
+
+/// Counters since start and gauges of now; see /metrics.
+struct EngineStats {
+  std::uint64_t requests_finished = 0, requests_failed = 0, requests_cancelled = 0;
+  std::uint64_t requests_rejected = 0;
+  std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  std::uint64_t steps = 0, preemptions = 0;
+  std::uint64_t verify_steps = 0;  ///< per sequence: spans verified, with or without drafts
+  std::uint64_t draft_rounds = 0;  ///< spans verified with at least one draft
+  std::array<std::uint64_t, kMaxDraft> drafted_at = {};   ///< by position: times drafted
+  std::array<std::uint64_t, kMaxDraft> accepted_at = {};  ///< by position: times accepted
+  double busy_seconds = 0;
+  int running = 0, waiting = 0;
+  std::size_t kv_bytes_used = 0;    ///< pages held by running sequences
+  std::size_t kv_bytes_cached = 0;  ///< pages kept for reuse only
+  std::size_t kv_bytes_total = 0;
+  bool healthy = true;  ///< false after a device fault
+};
+
+/// Requests to tokens: continuous batching, chunked prefill, paged KV with prefix reuse,
+/// preemption, drafting, stop conditions. Owns its thread from start() to destruction.
+/// Thread: submit, cancel, drain, stats from any thread.
+class Engine {
+ public:
+  /// `runner` and `tokenizer` must outlive the engine.
+  static core::Result<std::unique_ptr<Engine>> create(model::StepRunner& runner,
+                                                      const tokenizer::Tokenizer& tokenizer,
+                                                      const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  /// Queues a request. kInvalidArgument (empty prompt, unknown token, longer than the context),
+  /// kResourceExhausted (queue full), kUnavailable (draining or failed). On any failure the sink
+  /// is never called.
+  virtual core::Status submit(Request request, EventSink sink) = 0;
+
+  /// Ends a request within one step; its sink gets a last event with kCancelled. Unknown ids are
+  /// ignored: the request may just have finished.
+  virtual void cancel(std::uint64_t id) = 0;
+
+  /// Refuses new requests from now on. Running and queued ones go on.
+  virtual void begin_drain() = 0;
+  /// True when nothing runs or waits.
+  virtual bool idle() const = 0;
+
+  virtual EngineStats stats() const = 0;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tandem/core/status.h"
+#include "tandem/core/tensor.h"
+#include "tandem/formats/mapped_file.h"
+
+namespace tandem::formats {
+
+/// A metadata array, decoded lazily: a view into the file, its strings already walked once.
+class GgufArray;
+
+/// One GGUF file (version 2 or 3, little-endian), fully checked at open: counts, string lengths,
+/// types, dimensions, alignment, and that every tensor's bytes lie inside the file without overlap
+/// checks being needed by anyone after. Source: spec/formats.md section 1.
+class GgufFile {
+ public:
+  /// Fails with kNotFound, kDataLoss (what, where in the file) or kUnimplemented (a version,
+  /// a tensor type or split files that Tandem does not read). Every message names the path.
+  static core::Result<GgufFile> open(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+
+  // ---- metadata; a key of another type than asked for is kDataLoss, naming key and types --------
+  bool has(std::string_view key) const;
+  core::Result<std::uint64_t> get_uint(std::string_view key) const;   ///< any non-negative integer type
+  core::Result<double> get_float(std::string_view key) const;         ///< f32 or f64
+  core::Result<bool> get_bool(std::string_view key) const;
+  core::Result<std::string_view> get_string(std::string_view key) const;
+  core::Result<std::vector<std::string_view>> get_strings(std::string_view key) const;
+  core::Result<std::vector<std::int64_t>> get_ints(std::string_view key) const;  ///< int or bool array
+  core::Result<std::vector<float>> get_floats(std::string_view key) const;
+  /// `count` values from a scalar or an array of exactly `count` (per-layer hyper-parameters).
+  core::Result<std::vector<std::int64_t>> get_ints_or_scalar(std::string_view key,
+                                                             std::size_t count) const;
+  /// Every key with its type and value printed on one line (arrays by length), for inspect.
+  std::vector<std::pair<std::string, std::string>> describe_metadata() const;
+
+  // ---- tensors -----------------------------------------------------------------------------------
+  struct Tensor {
+    std::string name;
+    core::TensorView view;  ///< shape slowest first: GGUF dims (ne0, ne1) become {ne1, ne0}
+  };
+  std::span<const Tensor> tensors() const { return tensors_; }
+  /// Null when absent.
+  const core::TensorView* find(std::string_view name) const;
+
+  /// See MappedFile::forget.
+  void forget(const core::TensorView& view) const { file_.forget({view.data, view.bytes()}); }
+
+ private:
+  struct Value {
+    std::uint32_t type = 0;          // GGUF value type; 9 = array
+    std::uint32_t element_type = 0;  // of an array
+    std::uint64_t count = 0;         // elements of an array
+    std::span<const std::byte> payload;
+  };
+  friend class GgufParser;
+
+  MappedFile file_;
+  std::map<std::string, Value, std::less<>> metadata_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, std::size_t, std::less<>> tensor_index_;
+};
+
+}  // namespace tandem::formats

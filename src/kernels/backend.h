@@ -1,0 +1,254 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/core/status.h"
+#include "tandem/core/tensor.h"
+#include "tandem/core/units.h"
+#include "tandem/kernels/step.h"
+
+namespace tandem::kernels {
+
+// Dimension letters: T rows of a step, R kept rows (R <= T), S sequences, L layers, H query heads,
+// G KV heads, D head size, E model width, F ffn width, V vocabulary, P per-layer-embedding width,
+// K draft length, X experts. rms(x) = x / sqrt(mean(x^2) + eps), computed in f32.
+
+/// A weight in the layout its backend likes best; opaque to everybody else. The backend must
+/// outlive it.
+class Weight {
+ public:
+  virtual ~Weight() = default;
+  virtual std::int64_t rows() const = 0;   ///< outputs of a linear, entries of a table, 1 of a vector
+  virtual std::int64_t cols() const = 0;   ///< inputs of a linear, width of a table, length of a vector
+  virtual std::size_t bytes() const = 0;   ///< memory that this weight holds beside the mapped file
+};
+
+/// What a weight is used for; decides its packing.
+enum class WeightRole {
+  kVector,        ///< norm weights and other f32 vectors
+  kLinear,        ///< y = W x
+  kTable,         ///< rows are gathered by token id; may stay in the mapped file
+  kTableAndHead,  ///< gathered by token id and used as a linear (tied embedding)
+};
+
+/// Which rows a buffer's rows stand for.
+enum class RowSet : std::uint8_t {
+  kStep,   ///< the rows of the target pass: kept rows first, then the other prompt rows
+  kDraft,  ///< one row per sequence that drafts, longest draft first
+};
+
+/// f32 activations [rows, cols] in backend memory, row-major, owned by the backend.
+struct Rows {
+  float* data = nullptr;
+  int rows = 0;
+  int cols = 0;
+  RowSet set = RowSet::kStep;
+
+  /// The first n rows.
+  Rows prefix(int n) const { return {data, n, cols, set}; }
+};
+
+/// One KV-owning layer of the target, in layer order. Its index is the "kv layer".
+struct KvLayerSpec {
+  AttentionKind kind = AttentionKind::kSliding;
+  int kv_heads = 0;   // G
+  int head_size = 0;  // D
+};
+
+/// Everything a backend must know before the first weight is packed.
+struct Geometry {
+  int max_sequences = 1;    ///< slots
+  int max_rows = 1;         ///< T of the largest step
+  int max_kept_rows = 1;    ///< R of the largest step
+  int hidden = 0;           ///< E of the target: width of a slot's hidden row
+  int vocab = 0;            ///< V
+  std::vector<KvLayerSpec> kv_layers;
+  int window = 0;           ///< W of the sliding layers, own position included
+  /// RoPE frequency f_i of pair (i, i + D/2), i < D/2, by AttentionKind; 0: not rotated.
+  std::array<std::vector<float>, kNumAttentionKinds> rope_frequencies;
+  std::vector<TokenId> suppressed;  ///< logits forced to -inf, in target and drafter
+  float rms_eps = 1e-6F;
+  std::size_t kv_memory_bytes = 0;  ///< budget over both kinds of pages
+};
+
+/// How the backend pages the KV cache. One page of a kind holds page_tokens positions of K and V
+/// of all kv layers of that kind. Page ids of a kind run from 0 to max_pages - 1; either kind alone
+/// could fill the budget, the engine keeps the sum within it.
+struct KvLayout {
+  int page_tokens = 0;
+  std::array<std::size_t, kNumAttentionKinds> page_bytes = {};
+  std::array<int, kNumAttentionKinds> max_pages = {};
+};
+
+struct AttentionWeights {
+  const Weight* norm = nullptr;       ///< [E]
+  const Weight* q = nullptr;          ///< [H*D, E]
+  const Weight* k = nullptr;          ///< [G*D, E]; null: the layer owns no KV
+  const Weight* v = nullptr;          ///< [G*D, E]; null with k set: v = the raw k projection
+  const Weight* q_norm = nullptr;     ///< [D]
+  const Weight* k_norm = nullptr;     ///< [D]; with k
+  const Weight* out = nullptr;        ///< [E, H*D]
+  const Weight* post_norm = nullptr;  ///< [E]
+};
+
+struct AttentionSpec {
+  AttentionKind kind = AttentionKind::kSliding;
+  int heads = 0;      // H
+  int kv_heads = 0;   // G
+  int head_size = 0;  // D
+  int kv_layer = 0;   ///< the layer whose K and V are read, and written if AttentionWeights::k
+  /// True for the last KV-owning layer: rows that are not kept only write their K and V there.
+  bool last_kv_owner = false;
+};
+
+struct FfnWeights {
+  const Weight* norm = nullptr;       ///< [E]
+  const Weight* gate = nullptr;       ///< [F, E]
+  const Weight* up = nullptr;         ///< [F, E]
+  const Weight* down = nullptr;       ///< [E, F]
+  const Weight* post_norm = nullptr;  ///< [E]
+};
+
+struct PleInputWeights {
+  const Weight* table = nullptr;       ///< [V, L*P], kTable
+  const Weight* projection = nullptr;  ///< [L*P, E]
+  const Weight* norm = nullptr;        ///< [P]
+};
+
+struct PleLayerWeights {
+  const Weight* gate = nullptr;        ///< [P, E]
+  const Weight* projection = nullptr;  ///< [E, P]
+  const Weight* post_norm = nullptr;   ///< [E]
+};
+
+struct Head {
+  const Weight* norm = nullptr;   ///< [E], final norm
+  const Weight* table = nullptr;  ///< [V, E], kTableAndHead or kLinear
+  float softcap = 0.0F;           ///< logits = cap * tanh(logits / cap); 0: none
+};
+
+/// The drafter's ends; its layers are ordinary attention and ffn calls on RowSet::kDraft rows.
+struct DraftWeights {
+  const Weight* target_embedding = nullptr;  ///< the target's token table [V, E]
+  const Weight* pre_projection = nullptr;    ///< [d, 2E], input = concat(embedding, hidden)
+  const Weight* post_projection = nullptr;   ///< [E, d]
+  Head head;                                 ///< norm [d], table [V, d], no softcap
+  float embedding_scale = 1.0F;              ///< sqrt(E)
+};
+
+/// State of one slot as the host may read it back, for tests and diagnosis.
+struct SlotSnapshot {
+  TokenId token = 0;          ///< next input token
+  Position position = 0;      ///< its position = tokens in the cache
+  std::vector<TokenId> drafts;
+  std::vector<float> hidden;  ///< [E] the drafter's input hidden u
+};
+
+/// The coarse operations that a forward pass is made of; the only virtual interface to compute.
+///
+/// Slots. Per-sequence state (next token, position, drafts, the drafter's hidden row, sampling)
+/// lives in backend memory, so that a device can run step after step without the host: verify()
+/// and draft_head() write it, begin_step() reads it.
+///
+/// Batch invariance. A row's result is the same bits whatever other rows are in the step, however
+/// a prompt is cut into chunks, and whether a token came as prompt, decode or draft row.
+///
+/// Order of calls: configure, pack*, then per step: begin_step, target ops, verify, draft ops,
+/// end_step. An op may return before it is done; end_step waits and reports a device fault.
+/// Thread: one caller (the engine thread).
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// For example "cpu (avx512-vnni, 2 threads)"; for logs.
+  virtual std::string describe() const = 0;
+
+  /// Reserves slots, workspace and KV address space. Fails with kResourceExhausted or, for a shape
+  /// that the backend cannot run, kUnimplemented. Called once.
+  virtual core::Status configure(const Geometry& geometry) = 0;
+  virtual KvLayout kv_layout() const = 0;
+
+  /// Packs a tensor; `name` is for messages. kTable weights may refer to `view` for ever, all
+  /// others copy. May use all compute threads. Fails with kUnimplemented for a dtype it cannot run.
+  virtual core::Result<std::unique_ptr<Weight>> pack(const core::TensorView& view, WeightRole role,
+                                                     std::string_view name) = 0;
+
+  /// Zeroed rows in backend memory, alive as long as the backend.
+  virtual core::Result<Rows> allocate_rows(int max_rows, int cols, RowSet set) = 0;
+  /// Copies rows to or from host memory [rows, cols]; waits for pending ops.
+  virtual void read(const Rows& rows, std::span<float> host) = 0;
+  virtual void write(const Rows& rows, std::span<const float> host) = 0;
+
+  /// Starts a sequence in a slot.
+  virtual void set_slot(int slot, const SamplingParams& sampling) = 0;
+  virtual SlotSnapshot read_slot(int slot) = 0;
+
+  // ---- one step --------------------------------------------------------------------------------
+
+  struct StepShape {
+    int rows = 0;        ///< T
+    int kept_rows = 0;   ///< R; rows [0, R) are the kept ones
+    int draft_rows = 0;  ///< sequences that draft
+    int draft_steps = 0; ///< longest next_drafts
+  };
+  /// Lays the plan's rows out (all kept rows first, span by span in the plan's order, then the
+  /// other prompt rows) and resolves tokens and positions from the slots. Copies what it needs.
+  virtual StepShape begin_step(const StepPlan& plan) = 0;
+
+  /// x[r] = table[token of row r] * scale. x: [T, E].
+  virtual void embed(const Weight& table, float scale, Rows x) = 0;
+
+  /// Per-layer embeddings of all rows, spec/model.md section 4: per layer l
+  /// ple[r, l*P..] = (rms_P((projection x[r])_l * E^-0.5) * norm + table[token][l] * sqrt(P)) / sqrt(2).
+  /// x: [T, E] embedded; ple: [T, L*P].
+  virtual void ple_inputs(const PleInputWeights& w, Rows x, Rows ple) = 0;
+
+  /// x += rms(out * attention(rms(x) * norm)) * post_norm, spec section 5: q and k are normed per
+  /// head and rotated, v is normed without weight, K and V are written to the cache first (f16 or
+  /// f32, the backend's choice), scores have scale 1. A kStep row at position p sees keys j <= p, a
+  /// kDraft row with position p keys j < p; sliding layers only j > p - W. With spec.last_kv_owner
+  /// only kept rows of x are updated. x: [rows, E].
+  virtual void attention(const AttentionWeights& w, const AttentionSpec& spec, Rows x) = 0;
+
+  /// x = (x + rms(down(gelu_tanh(gate z) * (up z))) * post_norm) * scale, z = rms(x) * norm.
+  virtual void ffn(const FfnWeights& w, float scale, Rows x) = 0;
+
+  /// x = (x + rms(projection(gelu_tanh(gate x) * ple[:, layer*P ..])) * post_norm) * scale.
+  virtual void ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) = 0;
+
+  /// h = rms(x) * head.norm: the LM head's and the drafter's input. x, h: [rows, width].
+  virtual void final_norm(const Head& head, Rows x, Rows h) = 0;
+
+  /// out[r] = softcapped logits of h[r], suppressed ids at -inf. For scoring and tests; serving
+  /// uses verify(). h: [rows, E], out: [rows, V].
+  virtual void logits(const Head& head, Rows h, Rows out) = 0;
+
+  /// Chooses a token for every sampled row of h [R, E] by its slot's SamplingParams, accepts drafts
+  /// while they equal the chosen token, and updates the slot: token, position, and hidden = the h
+  /// row that predicted the token. Exact: the law of the output is the target's, and greedy
+  /// output does not depend on the drafts. Bounded workspace: logits of all rows need not exist
+  /// at once.
+  virtual void verify(const Head& head, Rows h) = 0;
+
+  // ---- drafter, step i of a round: draft_input, layers, draft_head --------------------------------
+
+  /// x[r] = pre_projection . concat(target_embedding[token] * scale, hidden), token and hidden from
+  /// the slot (i = 0) or from draft step i - 1. x: [rows drafting more than i tokens, d].
+  virtual void draft_input(const DraftWeights& w, int i, Rows x) = 0;
+
+  /// y = rms(x) * norm; draft i = argmax(table y), lowest id on ties, suppressed ids never;
+  /// hidden = post_projection y.
+  virtual void draft_head(const DraftWeights& w, int i, Rows x) = 0;
+
+  /// Waits for the step. kInternal: device fault or non-finite values; the engine fails the
+  /// running requests and stops.
+  virtual core::Result<StepResult> end_step() = 0;
+};
+
+}  // namespace tandem::kernels

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tandem/core/status.h"
+#include "tandem/kernels/backend.h"
+
+namespace tandem::kernels {
+
+struct CpuOptions {
+  int threads = 0;         ///< size of the compute team, the caller included; 0: all usable cores
+  std::string isa = "";    ///< "scalar", "avx2", "avx512", "neon"; empty: the best one present
+};
+
+/// int8 activations times quantized weights in the exact arithmetic of docs/kernels.md, f16 KV.
+/// The bits do not depend on the instruction set or the number of threads. Fails with
+/// kInvalidArgument for an unknown ISA and kUnimplemented for one that this machine lacks.
+core::Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tandem/core/units.h"
+
+namespace tandem::kernels {
+
+/// The two kinds of attention layers, and so of KV pages.
+enum class AttentionKind : std::uint8_t { kSliding = 0, kFull = 1 };
+inline constexpr int kNumAttentionKinds = 2;
+
+/// How a token is chosen from a row of logits. temperature 0 means greedy. Order of the warpers:
+/// temperature, top-k, top-p, min-p. The random number of a token depends on (seed, its position)
+/// alone, so that drafts, batching and preemption never change a sampled text.
+struct SamplingParams {
+  float temperature = 1.0F;
+  std::int32_t top_k = 0;  ///< 0: off
+  float top_p = 1.0F;      ///< 1: off
+  float min_p = 0.0F;      ///< 0: off
+  std::uint64_t seed = 0;
+};
+
+/// Which rows of a prompt span get a final hidden state. Rows that are not kept leave the forward
+/// pass after they have written their last K and V.
+enum class Keep : std::uint8_t {
+  kNone,  ///< a prompt chunk that is not the last one
+  kLast,  ///< the last prompt row: its token is sampled
+  kAll,   ///< every row, none sampled: scoring of a given text (perplexity, echo)
+};
+
+/// One sequence's part of a step. Either a prompt chunk (`prompt` not empty) or a decode span of
+/// 1 + `num_drafts` rows: the slot's next token and the drafts that the slot holds.
+/// A decode span is always kept and verified; plain decode is num_drafts = 0.
+struct Span {
+  std::int32_t slot = 0;
+  std::span<const TokenId> prompt;
+  Position first_position = 0;  ///< of prompt[0]; decode spans start at the slot's position
+  Keep keep = Keep::kNone;      ///< prompt spans only
+  std::int32_t num_drafts = 0;  ///< decode spans: rows to verify, <= drafts held by the slot
+  /// Drafts to make for the next step once this span's token is known; 0: none. Ignored for spans
+  /// that sample nothing.
+  std::int32_t next_drafts = 0;
+  /// Block tables, indexed by position / page_tokens; entries before the sliding window may be
+  /// kNoPage. They must cover every position of the span. Indexed by AttentionKind.
+  std::array<std::span<const PageId>, kNumAttentionKinds> pages;
+
+  bool is_decode() const { return prompt.empty(); }
+};
+
+/// A step: any mix of prompt chunks, plain decode and verification, one span per slot at most.
+struct StepPlan {
+  std::vector<Span> spans;
+};
+
+/// What a span yielded: for decode spans the accepted drafts and the token after them; for a kLast
+/// prompt span one token; otherwise nothing. tokens[num_tokens - 1] is the slot's next input token.
+struct SpanResult {
+  std::int32_t slot = 0;
+  std::int32_t num_tokens = 0;
+  std::int32_t num_drafted = 0;  ///< drafts that were verified; accepted = num_tokens - 1
+  std::array<TokenId, kMaxDraft + 1> tokens = {};
+};
+
+/// Results in the order of the plan's spans.
+struct StepResult {
+  std::vector<SpanResult> spans;
+};
+
+}  // namespace tandem::kernels

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tandem/core/status.h"
+#include "tandem/formats/gguf.h"
+#include "tandem/kernels/backend.h"
+#include "tandem/model/config.h"
+#include "tandem/model/step_runner.h"
+#include "tandem/tokenizer/vocab.h"
+
+namespace tandem::model {
+
+struct LoadOptions {
+  std::string target_path;
+  std::string draft_path;  ///< empty: no drafter
+  int max_sequences = 32;
+  int max_rows = 512;      ///< T of a step
+  int max_context = 65536; ///< clamped to what the model was trained for
+  std::size_t kv_memory_bytes = std::size_t{2} << 30;
+  int max_kept_rows = 0;   ///< 0: max_sequences * (1 + kMaxDraft)
+};
+
+/// A loaded target with its drafter, ready to run steps. Owns weights and the backend.
+class Model : public StepRunner {
+ public:
+  /// Opens, checks and packs. Every failure is one sentence: file, tensor or key, what to do.
+  static core::Result<std::unique_ptr<Model>> load(const LoadOptions& options,
+                                                   std::unique_ptr<kernels::Backend> backend);
+
+  virtual const ModelConfig& config() const = 0;
+  virtual bool has_drafter() const = 0;
+  virtual kernels::Backend& backend() = 0;
+
+  /// Scores a text: runs `tokens` as one sequence in slot 0 in chunks of `chunk` rows and returns
+  /// the softcapped logits of every row in [first_row, tokens.size()), [n, V]. For tests.
+  virtual core::Result<std::vector<float>> score(std::span<const TokenId> tokens, int chunk,
+                                                 int first_row) = 0;
+};
+
+/// The vocabulary and chat template stored in a GGUF file. kDataLoss names the missing key.
+core::Result<tokenizer::VocabData> read_vocab(const formats::GgufFile& file);
+
+}  // namespace tandem::model

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tandem/core/status.h"
+#include "tandem/net/http_server.h"
+
+namespace tandem::net {
+
+/// scheme://host[:port]/path; only http.
+struct Url {
+  std::string host;
+  std::uint16_t port = 80;
+  std::string path;  ///< without a trailing slash; may be empty
+};
+core::Result<Url> parse_url(std::string_view text);
+
+struct ClientResponse {
+  int status = 0;
+  Headers headers;
+  std::string body;  ///< empty for streamed answers
+};
+
+/// Asynchronous HTTP/1.1 client on the thread that calls run(): any number of requests in flight,
+/// each on a kept-alive connection of its own. For load generators and tests.
+class HttpClient {
+ public:
+  static std::unique_ptr<HttpClient> create();
+  virtual ~HttpClient() = default;
+
+  struct Callbacks {
+    /// Body bytes as they arrive (already de-chunked). Unset: collected into ClientResponse::body.
+    std::function<void(std::string_view data)> on_data;
+    /// Once: the response, or why there is none (connect, timeout, protocol, cut off).
+    std::function<void(core::Result<ClientResponse>)> on_done;
+  };
+  /// Starts a request; `timeout` bounds the whole exchange. Callbacks run inside run(); they may
+  /// send again. Connections to the same host and port are reused.
+  virtual void send(const Url& url, HttpRequest request, std::chrono::milliseconds timeout,
+                    Callbacks callbacks) = 0;
+  /// Calls `tick` every `interval` while run() runs (progress lines, memory sampling, deadlines).
+  virtual void every(std::chrono::milliseconds interval, std::function<void()> tick) = 0;
+  /// Runs until no request is in flight or stop() is called.
+  virtual void run() = 0;
+  virtual void stop() = 0;
+};
+
+/// One blocking request. Not for the server.
+core::Result<ClientResponse> fetch(const Url& url, const HttpRequest& request,
+                                   std::chrono::milliseconds timeout);
+
+/// Splits a server-sent-event stream into the `data:` payloads of its events, whatever the cuts.
+class SseReader {
+ public:
+  /// Calls `on_event` for each event completed by `bytes`.
+  void feed(std::string_view bytes, const std::function<void(std::string_view data)>& on_event);
+
+ private:
+  std::string buffer_;
+};
+
+}  // namespace tandem::net
