@@ -24,9 +24,11 @@ namespace tandem::kernels {
 class Weight {
  public:
   virtual ~Weight() = default;
-  virtual std::int64_t rows() const = 0;   ///< outputs of a linear, entries of a table, 1 of a vector
-  virtual std::int64_t cols() const = 0;   ///< inputs of a linear, width of a table, length of a vector
-  virtual std::size_t bytes() const = 0;   ///< memory that this weight holds beside the mapped file
+  virtual std::int64_t rows()
+      const = 0;  ///< outputs of a linear, entries of a table, 1 of a vector
+  virtual std::int64_t cols()
+      const = 0;  ///< inputs of a linear, width of a table, length of a vector
+  virtual std::size_t bytes() const = 0;  ///< memory that this weight holds beside the mapped file
 };
 
 /// What a weight is used for; decides its packing.
@@ -63,13 +65,13 @@ struct KvLayerSpec {
 
 /// Everything a backend must know before the first weight is packed.
 struct Geometry {
-  int max_sequences = 1;    ///< slots
-  int max_rows = 1;         ///< T of the largest step
-  int max_kept_rows = 1;    ///< R of the largest step
-  int hidden = 0;           ///< E of the target: width of a slot's hidden row
-  int vocab = 0;            ///< V
+  int max_sequences = 1;  ///< slots
+  int max_rows = 1;       ///< T of the largest step
+  int max_kept_rows = 1;  ///< R of the largest step
+  int hidden = 0;         ///< E of the target: width of a slot's hidden row
+  int vocab = 0;          ///< V
   std::vector<KvLayerSpec> kv_layers;
-  int window = 0;           ///< W of the sliding layers, own position included
+  int window = 0;  ///< W of the sliding layers, own position included
   /// RoPE frequency f_i of pair (i, i + D/2), i < D/2, by AttentionKind; 0: not rotated.
   std::array<std::vector<float>, kNumAttentionKinds> rope_frequencies;
   std::vector<TokenId> suppressed;  ///< logits forced to -inf, in target and drafter
@@ -144,8 +146,8 @@ struct DraftWeights {
 
 /// State of one slot as the host may read it back, for tests and diagnosis.
 struct SlotSnapshot {
-  TokenId token = 0;          ///< next input token
-  Position position = 0;      ///< its position = tokens in the cache
+  TokenId token = 0;      ///< next input token
+  Position position = 0;  ///< its position = tokens in the cache
   std::vector<TokenId> drafts;
   std::vector<float> hidden;  ///< [E] the drafter's input hidden u
 };
@@ -192,10 +194,10 @@ class Backend {
   // ---- one step --------------------------------------------------------------------------------
 
   struct StepShape {
-    int rows = 0;        ///< T
-    int kept_rows = 0;   ///< R; rows [0, R) are the kept ones
-    int draft_rows = 0;  ///< sequences that draft
-    int draft_steps = 0; ///< longest next_drafts
+    int rows = 0;         ///< T
+    int kept_rows = 0;    ///< R; rows [0, R) are the kept ones
+    int draft_rows = 0;   ///< sequences that draft
+    int draft_steps = 0;  ///< longest next_drafts
   };
   /// Lays the plan's rows out (all kept rows first, span by span in the plan's order, then the
   /// other prompt rows) and resolves tokens and positions from the slots. Copies what it needs.
@@ -205,8 +207,8 @@ class Backend {
   virtual void embed(const Weight& table, float scale, Rows x) = 0;
 
   /// Per-layer embeddings of all rows, spec/model.md section 4: per layer l
-  /// ple[r, l*P..] = (rms_P((projection x[r])_l * E^-0.5) * norm + table[token][l] * sqrt(P)) / sqrt(2).
-  /// x: [T, E] embedded; ple: [T, L*P].
+  /// ple[r, l*P..] = (rms_P((projection x[r])_l * E^-0.5) * norm + table[token][l] * sqrt(P)) /
+  /// sqrt(2). x: [T, E] embedded; ple: [T, L*P].
   virtual void ple_inputs(const PleInputWeights& w, Rows x, Rows ple) = 0;
 
   /// x += rms(out * attention(rms(x) * norm)) * post_norm, spec section 5: q and k are normed per
@@ -236,7 +238,8 @@ class Backend {
   /// at once.
   virtual void verify(const Head& head, Rows h) = 0;
 
-  // ---- drafter, step i of a round: draft_input, layers, draft_head --------------------------------
+  // ---- drafter, step i of a round: draft_input, layers, draft_head
+  // --------------------------------
 
   /// x[r] = pre_projection . concat(target_embedding[token] * scale, hidden), token and hidden from
   /// the slot (i = 0) or from draft step i - 1. x: [rows drafting more than i tokens, d].
