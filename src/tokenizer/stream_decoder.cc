@@ -1,1 +1,29 @@
+#include "tandem/tokenizer/stream_decoder.h"
 
+#include <utility>
+
+#include "tandem/tokenizer/utf8.h"
+
+namespace tandem::tokenizer {
+
+std::string StreamDecoder::push(TokenId id) {
+  TANDEM_CHECK(id >= 0 && id < tokenizer_->vocab_size(), "a token id outside the vocabulary");
+  if (tokenizer_->kind(id) == TokenKind::kControl && !show_control_) return {};
+  pending_ += tokenizer_->bytes(id);
+  std::string text;
+  std::string_view rest = pending_;
+  while (!rest.empty()) {
+    const Utf8Char c = decode_utf8(rest);
+    if (c.kind == Utf8Char::Kind::kTruncated) break;
+    text += c.kind == Utf8Char::Kind::kValid ? rest.substr(0, c.length) : kReplacementUtf8;
+    rest.remove_prefix(c.length);
+  }
+  pending_.erase(0, pending_.size() - rest.size());
+  return text;
+}
+
+std::string StreamDecoder::flush() {
+  return sanitize_utf8(std::exchange(pending_, {}));
+}
+
+}  // namespace tandem::tokenizer
