@@ -2,11 +2,10 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "tandem/core/status.h"
@@ -15,28 +14,31 @@
 
 namespace tandem::formats {
 
-/// A metadata array, decoded lazily: a view into the file, its strings already walked once.
-class GgufArray;
-
 /// One GGUF file (version 2 or 3, little-endian), fully checked at open: counts, string lengths,
-/// types, dimensions, alignment, and that every tensor's bytes lie inside the file without overlap
-/// checks being needed by anyone after. Source: spec/formats.md section 1.
+/// types, dimensions, alignment, and that the bytes of every tensor lie inside the file and
+/// overlap no other tensor's, so that nobody has to check after. Views and string_views point into
+/// the mapped file and die with it. Thread: any once open. Source: spec/formats.md section 1.
 class GgufFile {
  public:
-  /// Fails with kNotFound, kDataLoss (what, where in the file) or kUnimplemented (a version,
-  /// a tensor type or split files that Tandem does not read). Every message names the path.
+  /// Fails with kNotFound or kInvalidArgument (see MappedFile::open), kDataLoss (what, where in
+  /// the file) or kUnimplemented (a version, a tensor type or split files that Tandem does not
+  /// read). Every message names the path.
   static core::Result<GgufFile> open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
 
-  // ---- metadata; a key of another type than asked for is kDataLoss, naming key and types --------
+  // ---- metadata: a missing key is kNotFound, a key of another type than asked for or a value out
+  // of range kDataLoss; the message names path, key and types
+  // --------------------------------------
   bool has(std::string_view key) const;
-  core::Result<std::uint64_t> get_uint(std::string_view key) const;   ///< any non-negative integer type
-  core::Result<double> get_float(std::string_view key) const;         ///< f32 or f64
+  core::Result<std::uint64_t> get_uint(std::string_view key) const;  ///< any integer type, >= 0
+  core::Result<double> get_float(std::string_view key) const;        ///< f32 or f64
   core::Result<bool> get_bool(std::string_view key) const;
   core::Result<std::string_view> get_string(std::string_view key) const;
   core::Result<std::vector<std::string_view>> get_strings(std::string_view key) const;
-  core::Result<std::vector<std::int64_t>> get_ints(std::string_view key) const;  ///< int or bool array
+  /// An array of integers or bools.
+  core::Result<std::vector<std::int64_t>> get_ints(std::string_view key) const;
+  /// An array of f32 or f64.
   core::Result<std::vector<float>> get_floats(std::string_view key) const;
   /// `count` values from a scalar or an array of exactly `count` (per-layer hyper-parameters).
   core::Result<std::vector<std::int64_t>> get_ints_or_scalar(std::string_view key,
@@ -44,11 +46,13 @@ class GgufFile {
   /// Every key with its type and value printed on one line (arrays by length), for inspect.
   std::vector<std::pair<std::string, std::string>> describe_metadata() const;
 
-  // ---- tensors -----------------------------------------------------------------------------------
+  // ---- tensors
+  // -----------------------------------------------------------------------------------
   struct Tensor {
     std::string name;
     core::TensorView view;  ///< shape slowest first: GGUF dims (ne0, ne1) become {ne1, ne0}
   };
+  /// In file order.
   std::span<const Tensor> tensors() const { return tensors_; }
   /// Null when absent.
   const core::TensorView* find(std::string_view name) const;
@@ -59,11 +63,17 @@ class GgufFile {
  private:
   struct Value {
     std::uint32_t type = 0;          // GGUF value type; 9 = array
-    std::uint32_t element_type = 0;  // of an array
-    std::uint64_t count = 0;         // elements of an array
+    std::uint32_t element_type = 0;  // of an array; equal to type otherwise
+    std::uint64_t count = 1;         // elements of an array
     std::span<const std::byte> payload;
   };
   friend class GgufParser;
+
+  core::Result<const Value*> find_value(std::string_view key) const;
+  core::Result<const Value*> find_array(std::string_view key, std::string_view wanted) const;
+  core::Status wrong_type(std::string_view key, const Value& value, std::string_view wanted) const;
+  core::Result<std::int64_t> int_at(std::string_view key, const Value& value,
+                                    std::size_t index) const;
 
   MappedFile file_;
   std::map<std::string, Value, std::less<>> metadata_;

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tandem::formats {
+
+/// True when every byte is in 0x20..0x7E.
+bool is_printable_ascii(std::string_view text);
+
+/// `text` on one line for a message: bytes outside printable ASCII and UTF-8 become \xHH, line
+/// breaks and tabs \n, \r, \t; cut after `max_bytes` with "..." at the border of a character.
+std::string printable(std::string_view text, std::size_t max_bytes);
+
+}  // namespace tandem::formats

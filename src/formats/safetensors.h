@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/core/status.h"
+#include "tandem/core/tensor.h"
+#include "tandem/formats/mapped_file.h"
+
+namespace tandem::formats {
+
+/// One .safetensors file, fully checked at open: the header is JSON of the right shape, every
+/// tensor's bytes lie inside the file, match its type and shape, and the tensors fill the data
+/// section without gap or overlap. Views die with the file and may be misaligned; a size of 0 in
+/// a shape is legal. Thread: any once open. Source: spec/formats.md section 5.
+class SafetensorsFile {
+ public:
+  /// Fails with kNotFound or kInvalidArgument (see MappedFile::open), kDataLoss (what, where) or
+  /// kUnimplemented (a type that is not in DType, more than 4 dimensions). Messages name the path.
+  static core::Result<SafetensorsFile> open(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+
+  struct Tensor {
+    std::string name;
+    core::TensorView view;
+  };
+  /// In the order of their bytes.
+  std::span<const Tensor> tensors() const { return tensors_; }
+  /// Null when absent.
+  const core::TensorView* find(std::string_view name) const;
+
+  /// All elements in order. kNotFound without such a tensor, kInvalidArgument when its type is
+  /// not F32, F16 or BF16 (read_floats) or not an integer type or BOOL (read_ints).
+  core::Result<std::vector<float>> read_floats(std::string_view name) const;
+  core::Result<std::vector<std::int64_t>> read_ints(std::string_view name) const;
+
+  /// The header's "__metadata__" strings.
+  const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
+
+  /// See MappedFile::forget.
+  void forget(const core::TensorView& view) const { file_.forget({view.data, view.bytes()}); }
+
+ private:
+  friend class SafetensorsParser;
+
+  core::Result<const core::TensorView*> require(std::string_view name) const;
+
+  MappedFile file_;
+  std::map<std::string, std::string, std::less<>> metadata_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, std::size_t, std::less<>> tensor_index_;
+};
+
+}  // namespace tandem::formats
