@@ -9,7 +9,8 @@ namespace tandem::core {
 /// A fixed team of threads that runs one job at a time; the caller is member 0. Workers spin a
 /// short while between jobs and then sleep, so an idle server costs nothing.
 ///
-///   team.run([&](Member m) { phase_one(m); m.barrier(); while ((i = m.next()) < n) work(i); });
+///   team.run([&](ThreadTeam::Member m) { phase_one(m); m.barrier();
+///     for (int i = m.claim(); i < n; i = m.claim()) work(i); });
 ///
 /// Thread: run() from one thread at a time. The job must not throw.
 class ThreadTeam {
