@@ -1,1 +1,246 @@
+#include "tandem/model/model.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "tandem/core/check.h"
+#include "tandem/core/checked_math.h"
+#include "tandem/model/gemma4.h"
+#include "tandem/model/loader_gguf.h"
+#include "tandem/model/mtp.h"
+
+namespace tandem::model {
+namespace {
+
+using kernels::Rows;
+using kernels::Span;
+using kernels::StepPlan;
+
+// Rows whose logits score() holds at once: bounds its memory at any vocabulary.
+constexpr int kScoreRows = 16;
+
+bool samples(const Span& span) {
+  return span.is_decode() || span.keep == kernels::Keep::kLast;
+}
+
+/// counts[i] = spans of the plan that draft more than i tokens.
+std::array<int, kMaxDraft> draft_rows_of_step(const StepPlan& plan) {
+  std::array<int, kMaxDraft> counts = {};
+  for (const Span& span : plan.spans) {
+    if (!samples(span)) continue;
+    TANDEM_CHECK(span.next_drafts <= kMaxDraft, "a span asks for more than kMaxDraft drafts");
+    for (int i = 0; i < span.next_drafts; ++i) ++counts[static_cast<std::size_t>(i)];
+  }
+  return counts;
+}
+
+/// Files and configs of a pair that fits.
+struct OpenPair {
+  formats::GgufFile target_file;
+  ModelConfig target;
+  std::optional<formats::GgufFile> draft_file;
+  ModelConfig drafter;
+};
+
+core::Result<OpenPair> open_pair(const LoadOptions& options) {
+  OpenPair pair;
+  TANDEM_ASSIGN(pair.target_file, formats::GgufFile::open(options.target_path));
+  TANDEM_ASSIGN(pair.target, read_config(pair.target_file));
+  if (pair.target.is_drafter()) {
+    return core::failed_precondition(
+        fmt::format("{}: this file holds a drafter ('{}'); give it as the draft model and a "
+                    "'gemma4' file as the model",
+                    options.target_path, pair.target.family));
+  }
+  if (options.draft_path.empty()) return pair;
+  TANDEM_ASSIGN(pair.draft_file, formats::GgufFile::open(options.draft_path));
+  TANDEM_ASSIGN(pair.drafter, read_config(*pair.draft_file));
+  auto fits = check_pair(pair.target, pair.drafter);
+  if (fits.ok()) fits = check_same_vocab(pair.target_file, *pair.draft_file);
+  if (!fits.ok()) return fits.with_context(options.draft_path);
+  return pair;
+}
+
+core::Result<kernels::Geometry> make_geometry(const LoadOptions& options,
+                                              const ModelConfig& config) {
+  if (options.max_sequences < 1 || options.max_rows < options.max_sequences ||
+      options.max_context < 1) {
+    return core::invalid_argument(fmt::format(
+        "cannot run {} sequences in steps of {} rows with a context of {} tokens; each must be at "
+        "least 1, and a step needs a row for every sequence",
+        options.max_sequences, options.max_rows, options.max_context));
+  }
+  kernels::Geometry geometry;
+  geometry.max_sequences = options.max_sequences;
+  geometry.max_rows = options.max_rows;
+  geometry.max_kept_rows =
+      options.max_kept_rows > 0 ? options.max_kept_rows : options.max_sequences * (1 + kMaxDraft);
+  geometry.max_kept_rows = std::min(geometry.max_kept_rows, options.max_rows);
+  geometry.hidden = config.hidden;
+  geometry.vocab = config.vocab;
+  geometry.kv_layers = config.kv_layers();
+  geometry.window = config.window;
+  geometry.rope_frequencies = config.rope_frequencies;
+  geometry.suppressed = config.suppressed;
+  geometry.rms_eps = config.rms_eps;
+  geometry.kv_memory_bytes = options.kv_memory_bytes;
+  return geometry;
+}
+
+class GgufModel final : public Model {
+ public:
+  GgufModel(OpenPair pair, std::unique_ptr<kernels::Backend> backend)
+      : pair_(std::move(pair)), backend_(std::move(backend)) {}
+
+  /// Configures the backend and packs the weights.
+  core::Status prepare(const LoadOptions& options);
+
+  const Limits& limits() const override { return limits_; }
+  const ModelConfig& config() const override { return pair_.target; }
+  bool has_drafter() const override { return drafter_.has_value(); }
+  kernels::Backend& backend() override { return *backend_; }
+
+  void set_slot(int slot, const kernels::SamplingParams& sampling) override {
+    backend_->set_slot(slot, sampling);
+  }
+  core::Result<kernels::StepResult> step(const StepPlan& plan) override;
+  core::Result<std::vector<float>> score(std::span<const TokenId> tokens, int chunk,
+                                         int first_row) override;
+
+ private:
+  /// Begins a step and runs the target; h of the kept rows.
+  Rows run_target(const StepPlan& plan);
+  core::Status check_score(std::span<const TokenId> tokens, int first_row) const;
+
+  // Destroyed last to first: weights before the backend that packed them, both before the files
+  // that tables may stay in.
+  OpenPair pair_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::optional<Gemma4> target_;
+  std::optional<MtpDrafter> drafter_;
+  Limits limits_;
+  Rows score_logits_;  // [kScoreRows, V], allocated by the first score()
+};
+
+core::Status GgufModel::prepare(const LoadOptions& options) {
+  TANDEM_ASSIGN(const kernels::Geometry geometry, make_geometry(options, pair_.target));
+  TANDEM_TRY(backend_->configure(geometry));
+  TANDEM_ASSIGN(auto weights, load_target(pair_.target_file, pair_.target, *backend_));
+  TANDEM_ASSIGN(target_, Gemma4::create(pair_.target, std::move(weights), *backend_,
+                                        geometry.max_rows, geometry.max_kept_rows));
+  if (pair_.draft_file) {
+    TANDEM_ASSIGN(auto draft_weights,
+                  load_drafter(*pair_.draft_file, pair_.drafter, target_->weights(), *backend_));
+    TANDEM_ASSIGN(drafter_,
+                  MtpDrafter::create(pair_.target, pair_.drafter, std::move(draft_weights),
+                                     *backend_, geometry.max_sequences));
+  }
+  limits_.max_sequences = geometry.max_sequences;
+  limits_.max_rows = geometry.max_rows;
+  limits_.max_kept_rows = geometry.max_kept_rows;
+  limits_.max_context = std::min(options.max_context, pair_.target.max_context);
+  limits_.window = pair_.target.window;
+  limits_.max_draft = has_drafter() ? kMaxDraft : 0;
+  limits_.kv_memory_bytes = options.kv_memory_bytes;
+  limits_.kv = backend_->kv_layout();
+  return {};
+}
+
+Rows GgufModel::run_target(const StepPlan& plan) {
+  const kernels::Backend::StepShape shape = backend_->begin_step(plan);
+  TANDEM_CHECK(shape.rows > 0 && shape.rows <= limits_.max_rows, "the step has too many rows");
+  TANDEM_CHECK(shape.kept_rows <= limits_.max_kept_rows, "the step keeps too many rows");
+  return target_->forward(shape);
+}
+
+core::Result<kernels::StepResult> GgufModel::step(const StepPlan& plan) {
+  const Rows h = run_target(plan);
+  backend_->verify(target_->weights().head, h);
+  const std::array<int, kMaxDraft> draft_rows = draft_rows_of_step(plan);
+  const auto steps = std::find(draft_rows.begin(), draft_rows.end(), 0) - draft_rows.begin();
+  TANDEM_CHECK(steps == 0 || drafter_, "the step asks for drafts, but no drafter is loaded");
+  if (steps > 0) drafter_->draft(std::span(draft_rows).first(static_cast<std::size_t>(steps)));
+  return backend_->end_step();
+}
+
+core::Status GgufModel::check_score(std::span<const TokenId> tokens, int first_row) const {
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  if (n < 1 || n > limits_.max_context || first_row < 0 || first_row >= n) {
+    return core::invalid_argument(
+        fmt::format("cannot score rows from {} on of a text of {} tokens; the context is {} tokens",
+                    first_row, n, limits_.max_context));
+  }
+  for (TokenId token : tokens) {
+    if (token < 0 || token >= pair_.target.vocab) {
+      return core::invalid_argument(
+          fmt::format("token {} is not in the vocabulary of {}", token, pair_.target.vocab));
+    }
+  }
+  const std::size_t pages = static_cast<std::size_t>(
+      core::ceil_div(n, static_cast<std::int64_t>(limits_.kv.page_tokens)));
+  const std::size_t bytes = pages * (limits_.kv.page_bytes[0] + limits_.kv.page_bytes[1]);
+  if (bytes > limits_.kv_memory_bytes) {
+    return core::resource_exhausted(
+        fmt::format("a text of {} tokens needs {} bytes of KV memory, but there are {}", n, bytes,
+                    limits_.kv_memory_bytes));
+  }
+  return {};
+}
+
+core::Result<std::vector<float>> GgufModel::score(std::span<const TokenId> tokens, int chunk,
+                                                  int first_row) {
+  TANDEM_TRY(check_score(tokens, first_row));
+  const int n = static_cast<int>(tokens.size());
+  const auto vocab = static_cast<std::size_t>(pair_.target.vocab);
+  chunk = std::clamp(chunk, 1, limits_.max_kept_rows);
+  if (score_logits_.data == nullptr) {
+    TANDEM_ASSIGN(score_logits_,
+                  backend_->allocate_rows(kScoreRows, pair_.target.vocab, kernels::RowSet::kStep));
+  }
+  std::vector<PageId> pages(static_cast<std::size_t>(core::ceil_div(n, limits_.kv.page_tokens)));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::vector<float> out(static_cast<std::size_t>(n - first_row) * vocab);
+  std::span<float> rest = out;
+  backend_->set_slot(0, {});
+  StepPlan plan;
+  plan.spans.resize(1);
+  for (int begin = 0, end = 0; begin < n; begin = end) {
+    const bool kept = begin >= first_row;
+    end = std::min(begin + chunk, kept ? n : first_row);
+    Span& span = plan.spans[0];
+    span.prompt =
+        tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    span.first_position = begin;
+    span.keep = kept ? kernels::Keep::kAll : kernels::Keep::kNone;
+    span.pages = {pages, pages};
+    const Rows h = run_target(plan);
+    for (int r = 0; r < h.rows; r += kScoreRows) {
+      const int rows = std::min(kScoreRows, h.rows - r);
+      const Rows part = {h.data + static_cast<std::ptrdiff_t>(r) * h.cols, rows, h.cols, h.set};
+      backend_->logits(target_->weights().head, part, score_logits_.prefix(rows));
+      const std::size_t count = static_cast<std::size_t>(rows) * vocab;
+      backend_->read(score_logits_.prefix(rows), rest.first(count));
+      rest = rest.subspan(count);
+    }
+    backend_->verify(target_->weights().head, h);
+    if (auto result = backend_->end_step(); !result.ok()) return result.status();
+  }
+  return out;
+}
+
+}  // namespace
+
+core::Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options,
+                                                 std::unique_ptr<kernels::Backend> backend) {
+  TANDEM_ASSIGN(auto pair, open_pair(options));
+  auto model = std::make_unique<GgufModel>(std::move(pair), std::move(backend));
+  TANDEM_TRY(model->prepare(options));
+  return std::unique_ptr<Model>(std::move(model));
+}
+
+}  // namespace tandem::model

@@ -1,14 +1,16 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "tandem/core/status.h"
 #include "tandem/formats/gguf.h"
 #include "tandem/kernels/backend.h"
 #include "tandem/model/config.h"
 #include "tandem/model/step_runner.h"
-#include "tandem/tokenizer/vocab.h"
+#include "tandem/model/vocab_gguf.h"
 
 namespace tandem::model {
 
@@ -16,10 +18,10 @@ struct LoadOptions {
   std::string target_path;
   std::string draft_path;  ///< empty: no drafter
   int max_sequences = 32;
-  int max_rows = 512;      ///< T of a step
-  int max_context = 65536; ///< clamped to what the model was trained for
+  int max_rows = 512;       ///< T of a step
+  int max_context = 65536;  ///< clamped to what the model was trained for
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
-  int max_kept_rows = 0;   ///< 0: max_sequences * (1 + kMaxDraft)
+  int max_kept_rows = 0;  ///< 0: max_sequences * (1 + kMaxDraft), at most max_rows
 };
 
 /// A loaded target with its drafter, ready to run steps. Owns weights and the backend.
@@ -34,12 +36,11 @@ class Model : public StepRunner {
   virtual kernels::Backend& backend() = 0;
 
   /// Scores a text: runs `tokens` as one sequence in slot 0 in chunks of `chunk` rows and returns
-  /// the softcapped logits of every row in [first_row, tokens.size()), [n, V]. For tests.
+  /// the softcapped logits of every row in [first_row, tokens.size()), [n, V]. Takes KV pages from
+  /// id 0 on, so nothing else may be running. kInvalidArgument for an empty or too long text or an
+  /// unknown token. For tests.
   virtual core::Result<std::vector<float>> score(std::span<const TokenId> tokens, int chunk,
                                                  int first_row) = 0;
 };
-
-/// The vocabulary and chat template stored in a GGUF file. kDataLoss names the missing key.
-core::Result<tokenizer::VocabData> read_vocab(const formats::GgufFile& file);
 
 }  // namespace tandem::model

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/core/status.h"
+#include "tandem/formats/gguf.h"
+
+namespace tandem::model {
+
+/// Accepted values of an integer hyper-parameter, both ends included.
+struct IntRange {
+  std::int64_t min = 0;
+  std::int64_t max = 0;
+};
+
+/// Accepted values of a real hyper-parameter, both ends included.
+struct FloatRange {
+  double min = 0;
+  double max = 0;
+};
+
+/// Reads hyper-parameters of one architecture ("PREFIX" + key) with bounds. Every failure is
+/// kDataLoss in one sentence that names the file, the key and what was expected.
+/// The file must outlive the reader.
+class KeyReader {
+ public:
+  KeyReader(const formats::GgufFile& file, std::string prefix)
+      : file_(file), prefix_(std::move(prefix)) {}
+
+  const formats::GgufFile& file() const { return file_; }
+
+  core::Result<int> required_int(std::string_view key, IntRange range) const;
+  core::Result<int> optional_int(std::string_view key, IntRange range, int fallback) const;
+  core::Result<double> required_float(std::string_view key, FloatRange range) const;
+  core::Result<double> optional_float(std::string_view key, FloatRange range,
+                                      double fallback) const;
+  /// `count` values from one scalar for all layers or an array with one per layer.
+  core::Result<std::vector<int>> per_layer(std::string_view key, std::size_t count,
+                                           IntRange range) const;
+
+  /// kDataLoss "FILE: MESSAGE".
+  core::Status error(std::string_view message) const;
+  core::Status bad_value(std::string_view key, std::string_view expected, double value) const;
+  /// A failure of the file's own accessors, with the path in front.
+  core::Status located(const core::Status& status) const;
+
+ private:
+  std::string name(std::string_view key) const { return prefix_ + std::string(key); }
+
+  const formats::GgufFile& file_;
+  std::string prefix_;
+};
+
+}  // namespace tandem::model
