@@ -6,6 +6,16 @@
 
 namespace tandem::tokenizer {
 
+namespace {
+
+/// True for the first two bytes of an encoded surrogate. They are ill-formed already, but are held
+/// until the third is there, so that its U+FFFD come together (as Python's decoder does it).
+bool is_cut_surrogate(std::string_view bytes) {
+  return bytes.size() == 2 && bytes[0] == '\xED' && (bytes[1] & 0xE0) == 0xA0;
+}
+
+}  // namespace
+
 std::string StreamDecoder::push(TokenId id) {
   TANDEM_CHECK(id >= 0 && id < tokenizer_->vocab_size(), "a token id outside the vocabulary");
   if (tokenizer_->kind(id) == TokenKind::kControl && !show_control_) return {};
@@ -14,7 +24,7 @@ std::string StreamDecoder::push(TokenId id) {
   std::string_view rest = pending_;
   while (!rest.empty()) {
     const Utf8Char c = decode_utf8(rest);
-    if (c.kind == Utf8Char::Kind::kTruncated) break;
+    if (c.kind == Utf8Char::Kind::kTruncated || is_cut_surrogate(rest)) break;
     text += c.kind == Utf8Char::Kind::kValid ? rest.substr(0, c.length) : kReplacementUtf8;
     rest.remove_prefix(c.length);
   }
