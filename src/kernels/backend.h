@@ -150,6 +150,7 @@ struct SlotSnapshot {
   Position position = 0;  ///< its position = tokens in the cache
   std::vector<TokenId> drafts;
   std::vector<float> hidden;  ///< [E] the drafter's input hidden u
+  std::vector<float> draft_hidden;  ///< [E] u after the last draft step
 };
 
 /// The coarse operations that a forward pass is made of; the only virtual interface to compute.

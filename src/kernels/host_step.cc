@@ -40,6 +40,7 @@ SlotSnapshot HostStep::read_slot(int i) const {
   out.position = s.position;
   out.drafts.assign(s.drafts.begin(), s.drafts.begin() + s.num_drafts);
   out.hidden = s.hidden;
+  out.draft_hidden = s.draft_hidden;
   return out;
 }
 
