@@ -34,19 +34,25 @@ class HttpClient {
   virtual ~HttpClient() = default;
 
   struct Callbacks {
-    /// Body bytes as they arrive (already de-chunked). Unset: collected into ClientResponse::body.
+    /// Body bytes of a 2xx answer as they arrive (already de-chunked). Other bodies, and all when
+    /// this is unset, are collected into ClientResponse::body (64 MiB at most).
     std::function<void(std::string_view data)> on_data;
-    /// Once: the response, or why there is none (connect, timeout, protocol, cut off).
+    /// Once: the response, or why there is none. kUnavailable: cannot resolve or connect;
+    /// kCancelled: timed out; kDataLoss: cut off or not HTTP; kInvalidArgument: a bad request.
     std::function<void(core::Result<ClientResponse>)> on_done;
   };
   /// Starts a request; `timeout` bounds the whole exchange. Callbacks run inside run(); they may
-  /// send again. Connections to the same host and port are reused.
+  /// send again. Connections to the same host and port are reused; a reused one that the server
+  /// had closed is replaced once. Host, Content-Length and User-Agent are added. The target
+  /// sent is url.path + request.target.
   virtual void send(const Url& url, HttpRequest request, std::chrono::milliseconds timeout,
                     Callbacks callbacks) = 0;
   /// Calls `tick` every `interval` while run() runs (progress lines, memory sampling, deadlines).
   virtual void every(std::chrono::milliseconds interval, std::function<void()> tick) = 0;
   /// Runs until no request is in flight or stop() is called.
   virtual void run() = 0;
+  /// Makes run() return; requests in flight are dropped without a callback at destruction.
+  /// Thread: any.
   virtual void stop() = 0;
 };
 
@@ -57,11 +63,18 @@ core::Result<ClientResponse> fetch(const Url& url, const HttpRequest& request,
 /// Splits a server-sent-event stream into the `data:` payloads of its events, whatever the cuts.
 class SseReader {
  public:
-  /// Calls `on_event` for each event completed by `bytes`.
+  /// Calls `on_event` for each event completed by `bytes`; the lines of a multi-line payload are
+  /// joined by LF. Comments and other fields are skipped.
   void feed(std::string_view bytes, const std::function<void(std::string_view data)>& on_event);
 
  private:
-  std::string buffer_;
+  void end_line(const std::function<void(std::string_view data)>& on_event);
+
+  std::string line_;
+  std::string data_;
+  bool has_data_ = false;
+  bool skip_line_feed_ = false;
+  bool is_first_line_ = true;
 };
 
 }  // namespace tandem::net

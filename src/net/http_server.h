@@ -15,6 +15,9 @@ namespace tandem::net {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
+/// Value of a header, case-insensitive; empty when absent.
+std::string_view find_header(const Headers& headers, std::string_view name);
+
 struct HttpRequest {
   std::string method;  ///< "GET", "POST", ...
   std::string target;  ///< path and query as sent
@@ -28,7 +31,9 @@ struct HttpRequest {
 
 /// The answer to one request. Either one respond(), or start_stream() followed by any number of
 /// write() and one finish(). All calls may come from any thread and never block; after the client
-/// has gone they do nothing. Destroying an unanswered responder answers 500.
+/// has gone they do nothing. Destroying an unanswered responder answers 500; destroying one whose
+/// stream is not finished cuts the connection, so that the client sees a truncated body. May
+/// outlive the server.
 class Responder {
  public:
   virtual ~Responder() = default;
@@ -43,7 +48,8 @@ class Responder {
   virtual void finish() = 0;
 
   /// Calls `callback` once, on the I/O thread, if the client goes away before the answer is
-  /// complete. At once if it has already gone.
+  /// complete, and soon if it has already gone. A client that closes its sending side counts as
+  /// gone. The callback is dropped once the answer is complete; set it at most once.
   virtual void on_disconnect(std::function<void()> callback) = 0;
 };
 
@@ -55,16 +61,18 @@ struct HttpServerOptions {
   std::uint16_t port = 8080;  ///< 0: any free port, see port()
   std::size_t max_header_bytes = 16 * 1024;
   std::size_t max_body_bytes = 8 * 1024 * 1024;
-  std::size_t max_outbox_bytes = 1024 * 1024;  ///< unsent bytes of one stream
-  std::size_t max_connections = 4096;
-  std::chrono::seconds header_timeout{30};     ///< to receive a request's headers and body
-  std::chrono::seconds idle_timeout{120};      ///< keep-alive without a request
-  std::chrono::seconds write_timeout{60};      ///< no progress while bytes wait
+  std::size_t max_outbox_bytes = 1024 * 1024;           ///< unsent bytes of one stream
+  std::size_t max_receiving_bytes = 256 * 1024 * 1024;  ///< bodies being received, all together
+  std::size_t max_connections = 4096;                   ///< more get 503 and are closed
+  std::chrono::milliseconds header_timeout{30'000};     ///< to receive a request's headers and body
+  std::chrono::milliseconds idle_timeout{120'000};      ///< keep-alive without a request
+  std::chrono::milliseconds write_timeout{60'000};      ///< no progress while bytes wait
 };
 
 /// HTTP/1.1 server on one I/O thread (Boost.Beast coroutines). Malformed requests, oversized
 /// headers or bodies and slow senders are answered (400, 413, 431, 408) with the JSON error body
-/// made by `error_body`, and closed.
+/// made by `error_body`, and closed. Pipelined requests are answered in order, one at a time.
+/// Chunked request bodies, Expect: 100-continue and HEAD (the body is held back) are understood.
 class HttpServer {
  public:
   using ErrorBody = std::function<std::string(int status, std::string_view message)>;

@@ -1,0 +1,3 @@
+// The one translation unit that holds Asio's and Beast's non-template code.
+#include <boost/asio/impl/src.hpp>
+#include <boost/beast/src.hpp>

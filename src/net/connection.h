@@ -1,0 +1,86 @@
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <unordered_set>
+
+#include "tandem/net/exchange.h"
+#include "tandem/net/http_server.h"
+
+namespace tandem::net {
+
+using Executor = boost::asio::io_context::executor_type;
+using Socket = boost::asio::basic_stream_socket<boost::asio::ip::tcp, Executor>;
+template <typename T>
+using Task = boost::asio::awaitable<T, Executor>;
+using Clock = std::chrono::steady_clock;
+
+/// What the connections of a server share. Thread: I/O, but for what says otherwise.
+struct ServerContext {
+  HttpServerOptions options;
+  HttpHandler handler;
+  HttpServer::ErrorBody error_body;
+  std::shared_ptr<Hub> hub;                     ///< thread: any
+  std::unordered_set<Connection*> connections;  ///< each removes itself when it ends
+  std::size_t receiving_bytes = 0;              ///< request bodies being received
+};
+
+/// One client connection: a coroutine that reads a request, hands it out, watches for the client's
+/// leaving until the answer is sent, and starts over. Writing goes on beside it, one write at a
+/// time for everything queued. Thread: I/O.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Socket socket, ServerContext& context);
+  ~Connection();
+
+  /// Serves until the client leaves or the connection must close.
+  void start();
+  /// Answers 503 and closes: the server has too many connections.
+  void refuse_service();
+
+  /// The exchange has bytes to send or has ended.
+  void flush(const Exchange& exchange);
+  /// Ends what lasts too long: idle, receiving, or stalled in writing.
+  void check_deadline(Clock::time_point now);
+  void close_if_idle();
+  /// Drops the connection and what it has not sent.
+  void abort();
+
+ private:
+  enum class Phase { kIdle, kReceiving, kAnswering, kClosing };
+  struct Incoming;  // a request being parsed
+
+  Task<void> serve();
+  Task<bool> receive(HttpRequest& request, Exchange::Traits& traits);
+  Task<bool> parse(Incoming& incoming);
+  Task<bool> accept_header(Incoming& incoming);
+  bool charge_body(Incoming& incoming);
+  Task<bool> await_answer();
+  Task<bool> read_some();
+  Task<void> refuse(int status, std::string message);
+  Task<void> linger();
+
+  void enter(Phase phase, Clock::duration limit);
+  void flush_exchange();
+  void write_some();
+
+  ServerContext& context_;
+  Socket socket_;
+  boost::beast::flat_buffer buffer_;  // received, not yet parsed
+  Phase phase_ = Phase::kIdle;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  bool is_expired_ = false;
+  std::shared_ptr<Exchange> exchange_;
+  bool is_answered_ = false;
+  bool is_writing_ = false;
+  bool is_aborted_ = false;
+  std::string sending_;  // bytes of the write in flight
+  std::size_t sent_bytes_ = 0;
+};
+
+}  // namespace tandem::net

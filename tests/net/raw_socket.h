@@ -1,0 +1,92 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tandem::net::testing {
+
+/// A blocking TCP client that does exactly what a test says, rude things included.
+class RawSocket {
+ public:
+  explicit RawSocket(std::uint16_t port, int receive_buffer_bytes = 0)
+      : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer_bytes > 0) {
+      ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
+    }
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    is_connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  ~RawSocket() { close(); }
+  RawSocket(RawSocket&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), is_connected_(other.is_connected_) {}
+  RawSocket& operator=(RawSocket&&) = delete;
+
+  bool is_connected() const { return is_connected_; }
+
+  /// False when the peer has gone.
+  bool send(std::string_view bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+    return true;
+  }
+
+  /// What arrives until `needle` has been seen, the peer closes, or the time is up.
+  std::string receive_until(std::string_view needle,
+                            std::chrono::milliseconds limit = std::chrono::seconds(10)) {
+    std::string text;
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (needle.empty() || text.find(needle) == std::string::npos) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          end - std::chrono::steady_clock::now());
+      pollfd poller = {fd_, POLLIN, 0};
+      if (left.count() <= 0 || ::poll(&poller, 1, static_cast<int>(left.count())) <= 0) break;
+      char bytes[4096];
+      const ssize_t count = ::recv(fd_, bytes, sizeof bytes, 0);
+      if (count <= 0) {
+        is_closed_by_peer_ = true;
+        break;
+      }
+      text.append(bytes, static_cast<std::size_t>(count));
+    }
+    return text;
+  }
+  /// Everything until the peer closes.
+  std::string receive_all(std::chrono::milliseconds limit = std::chrono::seconds(10)) {
+    return receive_until({}, limit);
+  }
+  bool is_closed_by_peer() const { return is_closed_by_peer_; }
+
+  void half_close() const { ::shutdown(fd_, SHUT_WR); }
+  /// Closes with a reset instead of an orderly end.
+  void reset() {
+    const linger hard = {1, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    close();
+  }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_;
+  bool is_connected_ = false;
+  bool is_closed_by_peer_ = false;
+};
+
+}  // namespace tandem::net::testing
