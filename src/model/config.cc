@@ -55,13 +55,13 @@ core::Result<std::vector<float>> read_rope_factors(const KeyReader& keys,
                                                    const core::TensorView& view, int head_size) {
   if (view.dtype != core::DType::kF32 || view.rank != 1 || view.cols() != head_size / 2) {
     return keys.error(
-        fmt::format("tensor 'rope_freqs.weight' must be F32 with {} values", head_size / 2));
+        fmt::format("tensor \"rope_freqs.weight\" must be F32 with {} values", head_size / 2));
   }
   std::vector<float> factors(static_cast<std::size_t>(view.cols()));
   std::memcpy(factors.data(), view.data, view.bytes());
   for (float factor : factors) {
     if (!std::isfinite(factor) || factor <= 0.0F) {
-      return keys.error("tensor 'rope_freqs.weight' holds a factor that is not positive");
+      return keys.error("tensor \"rope_freqs.weight\" holds a factor that is not positive");
     }
   }
   return factors;
@@ -77,7 +77,7 @@ core::Result<int> read_head_size(const KeyReader& keys, AttentionKind kind) {
                                    fmt::format("rope.dimension_count{}", suffix)}) {
     TANDEM_ASSIGN(const int value, keys.optional_int(other, kHeadSize, head_size));
     if (value != head_size) {
-      return keys.bad_value(other, fmt::format("{} like '{}'", head_size, key), value);
+      return keys.bad_value(other, fmt::format("{} like \"{}\"", head_size, key), value);
     }
   }
   return head_size;
@@ -170,7 +170,7 @@ core::Status find_value_is_key(const KeyReader& keys, ModelConfig& config) {
   }
   if (with_v > 0 && without_v > 0) {
     return keys.error(
-        fmt::format("tensor 'attn_v.weight' is missing from {} of {} full layers; "
+        fmt::format("tensor \"attn_v.weight\" is missing from {} of {} full layers; "
                     "get the file again",
                     without_v, with_v + without_v));
   }
@@ -190,7 +190,7 @@ core::Status read_rope(const KeyReader& keys, ModelConfig& config) {
     const core::TensorView* view = keys.file().find("rope_freqs.weight");
     if (view == nullptr) {
       if (config.is_drafter()) continue;
-      return keys.error("tensor 'rope_freqs.weight' is missing; convert the model again");
+      return keys.error("tensor \"rope_freqs.weight\" is missing; convert the model again");
     }
     TANDEM_ASSIGN(const auto factors, read_rope_factors(keys, *view, layer.head_size));
     frequencies = rope_frequencies(base, layer.head_size, factors);
@@ -201,20 +201,19 @@ core::Status read_rope(const KeyReader& keys, ModelConfig& config) {
 core::Status read_vocabulary(const KeyReader& keys, ModelConfig& config) {
   const core::TensorView* table = keys.file().find("token_embd.weight");
   if (table == nullptr) {
-    return keys.error("tensor 'token_embd.weight' is missing; the file holds no model");
+    return keys.error("tensor \"token_embd.weight\" is missing; the file holds no model");
   }
   if (table->rows() < 1 || table->rows() > kMaxVocab) {
-    return keys.error(fmt::format("tensor 'token_embd.weight' has {} rows, expected 1 to {}",
+    return keys.error(fmt::format("tensor \"token_embd.weight\" has {} rows, expected 1 to {}",
                                   table->rows(), kMaxVocab));
   }
   config.vocab = static_cast<int>(table->rows());
   constexpr std::string_view kSuppressKey = "tokenizer.ggml.suppress_tokens";
   if (!keys.file().has(kSuppressKey)) return {};
-  auto ids = keys.file().get_ints(kSuppressKey);
-  if (!ids.ok()) return keys.located(ids.status());
-  for (std::int64_t id : *ids) {
+  TANDEM_ASSIGN(const auto ids, keys.file().get_ints(kSuppressKey));
+  for (std::int64_t id : ids) {
     if (id < 0 || id >= config.vocab) {
-      return keys.error(fmt::format("key '{}' names token {}, but the vocabulary has {}",
+      return keys.error(fmt::format("metadata key \"{}\" names token {}, but the vocabulary has {}",
                                     kSuppressKey, id, config.vocab));
     }
     config.suppressed.push_back(static_cast<TokenId>(id));
@@ -300,13 +299,11 @@ int ModelConfig::last_kv_layer(AttentionKind kind) const {
 
 core::Result<ModelConfig> read_config(const formats::GgufFile& file) {
   ModelConfig config;
-  auto architecture = file.get_string("general.architecture");
-  if (!architecture.ok()) return KeyReader(file, "").located(architecture.status());
-  config.family = *architecture;
+  TANDEM_ASSIGN(config.family, file.get_string("general.architecture"));
   if (config.family != "gemma4" && config.family != "gemma4-assistant") {
     return core::unimplemented(
-        fmt::format("{}: architecture '{}' is not supported; Tandem runs "
-                    "'gemma4' and 'gemma4-assistant' files",
+        fmt::format("{}: architecture \"{}\" is not supported; Tandem runs "
+                    "gemma4 and gemma4-assistant files",
                     file.path(), config.family));
   }
   if (const auto name = file.get_string("general.name"); name.ok()) config.name = *name;
@@ -329,13 +326,13 @@ core::Result<ModelConfig> read_config(const formats::GgufFile& file) {
 core::Status check_pair(const ModelConfig& target, const ModelConfig& drafter) {
   if (target.is_drafter()) {
     return core::failed_precondition(
-        "the model file holds a drafter ('gemma4-assistant'); give it as the draft model and a "
-        "'gemma4' file as the model");
+        "the model file holds a drafter (gemma4-assistant); give it as the draft model and a "
+        "gemma4 file as the model");
   }
   if (!drafter.is_drafter()) {
     return core::failed_precondition(
-        "the draft file holds a target model ('gemma4'), not a drafter; use the "
-        "'gemma4-assistant' file that was made for this model");
+        "the draft file holds a target model (gemma4), not a drafter; use the "
+        "gemma4-assistant file that was made for this model");
   }
   TANDEM_TRY(check_equal("target width", drafter.backbone_hidden, target.hidden));
   TANDEM_TRY(check_equal("vocabulary size", drafter.vocab, target.vocab));

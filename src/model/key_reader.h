@@ -22,9 +22,9 @@ struct FloatRange {
   double max = 0;
 };
 
-/// Reads hyper-parameters of one architecture ("PREFIX" + key) with bounds. Every failure is
-/// kDataLoss in one sentence that names the file, the key and what was expected.
-/// The file must outlive the reader.
+/// Reads hyper-parameters of one architecture ("PREFIX" + key) with bounds. Every failure is one
+/// sentence that names the file, the key and what was expected: kNotFound for a missing key,
+/// kDataLoss for one of a wrong type or value. The file must outlive the reader.
 class KeyReader {
  public:
   KeyReader(const formats::GgufFile& file, std::string prefix)
@@ -44,8 +44,6 @@ class KeyReader {
   /// kDataLoss "FILE: MESSAGE".
   core::Status error(std::string_view message) const;
   core::Status bad_value(std::string_view key, std::string_view expected, double value) const;
-  /// A failure of the file's own accessors, with the path in front.
-  core::Status located(const core::Status& status) const;
 
  private:
   std::string name(std::string_view key) const { return prefix_ + std::string(key); }

@@ -45,7 +45,7 @@ class TensorPacker {
     TANDEM_TRY(check_f32(name, *view));
     std::memcpy(&out, view->data, sizeof(out));
     if (std::isfinite(out)) return {};
-    return error(fmt::format("tensor '{}' is not a finite number", name));
+    return error(fmt::format("tensor \"{}\" is not a finite number", name));
   }
 
   core::Status unsupported(std::string_view message) const {
@@ -61,15 +61,15 @@ class TensorPacker {
   core::Result<const core::TensorView*> find(const std::string& name, std::int64_t rows,
                                              std::int64_t cols) const {
     const core::TensorView* view = file_.find(name);
-    if (view == nullptr) return error(fmt::format("tensor '{}' is missing", name));
+    if (view == nullptr) return error(fmt::format("tensor \"{}\" is missing", name));
     if (view->rank <= 2 && view->rows() == rows && view->cols() == cols) return view;
-    return error(fmt::format("tensor '{}' has {} x {} values, expected {} x {} (rows x columns)",
+    return error(fmt::format("tensor \"{}\" has {} x {} values, expected {} x {} (rows x columns)",
                              name, view->rows(), view->cols(), rows, cols));
   }
 
   core::Status check_f32(const std::string& name, const core::TensorView& view) const {
     if (view.dtype == core::DType::kF32) return {};
-    return error(fmt::format("tensor '{}' must be F32, but is {}", name, core::name(view.dtype)));
+    return error(fmt::format("tensor \"{}\" must be F32, but is {}", name, core::name(view.dtype)));
   }
 
   core::Status pack(const std::string& name, const core::TensorView& view, WeightRole role,
@@ -98,7 +98,7 @@ core::Status load_attention(TensorPacker& pack, std::size_t l, const LayerConfig
   const int kv_size = layer.kv_heads * layer.head_size;
   if (pack.has(block(l, "attn_qkv"))) {
     return pack.unsupported(
-        fmt::format("tensor '{}' joins q, k and v; use a file with separate "
+        fmt::format("tensor \"{}\" joins q, k and v; use a file with separate "
                     "attn_q, attn_k and attn_v tensors",
                     block(l, "attn_qkv")));
   }

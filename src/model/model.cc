@@ -53,8 +53,8 @@ core::Result<OpenPair> open_pair(const LoadOptions& options) {
   TANDEM_ASSIGN(pair.target, read_config(pair.target_file));
   if (pair.target.is_drafter()) {
     return core::failed_precondition(
-        fmt::format("{}: this file holds a drafter ('{}'); give it as the draft model and a "
-                    "'gemma4' file as the model",
+        fmt::format("{}: this file holds a drafter ({}); give it as the draft model and a "
+                    "gemma4 file as the model",
                     options.target_path, pair.target.family));
   }
   if (options.draft_path.empty()) return pair;

@@ -24,7 +24,7 @@ core::Result<std::pair<std::string, std::string>> split_merge(const KeyReader& k
   const std::size_t space = merge.find(' ', 1);
   if (space == std::string_view::npos || space + 1 == merge.size()) {
     return keys.error(
-        fmt::format("key 'tokenizer.ggml.merges' entry {} is not a pair of pieces; "
+        fmt::format("metadata key \"tokenizer.ggml.merges\" entry {} is not a pair of pieces; "
                     "the file is damaged, get it again",
                     rank));
   }
@@ -48,33 +48,30 @@ core::Status read_special(const KeyReader& keys, VocabData& vocab) {
 
 core::Result<VocabData> read_vocab(const formats::GgufFile& file) {
   const KeyReader keys(file, "tokenizer.ggml.");
-  auto family = file.get_string("tokenizer.ggml.model");
-  if (!family.ok()) return keys.located(family.status());
-  if (*family != "gemma4") {
+  TANDEM_ASSIGN(const auto family, file.get_string("tokenizer.ggml.model"));
+  if (family != "gemma4") {
     return core::unimplemented(
-        fmt::format("{}: tokenizer '{}' is not supported, Tandem reads "
-                    "'gemma4'",
-                    file.path(), *family));
+        fmt::format("{}: tokenizer \"{}\" is not supported, Tandem reads "
+                    "gemma4",
+                    file.path(), family));
   }
-  auto tokens = file.get_strings(kTokens);
-  if (!tokens.ok()) return keys.located(tokens.status());
-  if (tokens->empty()) return keys.error(fmt::format("key '{}' is empty", kTokens));
+  TANDEM_ASSIGN(const auto tokens, file.get_strings(kTokens));
+  if (tokens.empty()) return keys.error(fmt::format("metadata key \"{}\" is empty", kTokens));
   const core::TensorView* table = file.find("token_embd.weight");
-  if (table != nullptr && table->rows() != static_cast<std::int64_t>(tokens->size())) {
+  if (table != nullptr && table->rows() != static_cast<std::int64_t>(tokens.size())) {
     return keys.error(
-        fmt::format("the tokenizer has {} tokens, but 'token_embd.weight' {} rows; "
+        fmt::format("the tokenizer has {} tokens, but tensor \"token_embd.weight\" {} rows; "
                     "the file is damaged, get it again",
-                    tokens->size(), table->rows()));
+                    tokens.size(), table->rows()));
   }
   VocabData vocab;
-  vocab.tokens.assign(tokens->begin(), tokens->end());
-  TANDEM_ASSIGN(const auto kinds, keys.per_layer("token_type", tokens->size(), kKinds));
+  vocab.tokens.assign(tokens.begin(), tokens.end());
+  TANDEM_ASSIGN(const auto kinds, keys.per_layer("token_type", tokens.size(), kKinds));
   for (int kind : kinds) vocab.kinds.push_back(static_cast<TokenKind>(kind));
-  auto merges = file.get_strings("tokenizer.ggml.merges");
-  if (!merges.ok()) return keys.located(merges.status());
-  vocab.merges.reserve(merges->size());
-  for (std::size_t rank = 0; rank < merges->size(); ++rank) {
-    TANDEM_ASSIGN(auto pair, split_merge(keys, (*merges)[rank], rank));
+  TANDEM_ASSIGN(const auto merges, file.get_strings("tokenizer.ggml.merges"));
+  vocab.merges.reserve(merges.size());
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    TANDEM_ASSIGN(auto pair, split_merge(keys, merges[rank], rank));
     vocab.merges.push_back(std::move(pair));
   }
   TANDEM_TRY(read_special(keys, vocab));
@@ -85,27 +82,24 @@ core::Result<std::string> read_chat_template(const formats::GgufFile& file) {
   constexpr std::string_view kKey = "tokenizer.chat_template";
   if (!file.has(kKey)) {
     return core::not_found(
-        fmt::format("{}: key '{}' is missing; only plain completions can be "
+        fmt::format("{}: metadata key \"{}\" is missing; only plain completions can be "
                     "served from this file",
                     file.path(), kKey));
   }
-  auto text = file.get_string(kKey);
-  if (!text.ok()) return KeyReader(file, "").located(text.status());
-  return std::string(*text);
+  TANDEM_ASSIGN(const std::string_view text, file.get_string(kKey));
+  return std::string(text);
 }
 
 core::Status check_same_vocab(const formats::GgufFile& target, const formats::GgufFile& drafter) {
   if (!target.has(kTokens) || !drafter.has(kTokens)) return {};
-  auto a = target.get_strings(kTokens);
-  if (!a.ok()) return KeyReader(target, "").located(a.status());
-  auto b = drafter.get_strings(kTokens);
-  if (!b.ok()) return KeyReader(drafter, "").located(b.status());
-  const auto [in_a, in_b] = std::mismatch(a->begin(), a->end(), b->begin(), b->end());
-  if (in_a == a->end() && in_b == b->end()) return {};
+  TANDEM_ASSIGN(const auto a, target.get_strings(kTokens));
+  TANDEM_ASSIGN(const auto b, drafter.get_strings(kTokens));
+  const auto [in_a, in_b] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  if (in_a == a.end() && in_b == b.end()) return {};
   return core::failed_precondition(
       fmt::format("the drafter does not fit the target: their vocabularies differ at token {}; use "
                   "the drafter that was made for this model",
-                  in_a - a->begin()));
+                  in_a - a.begin()));
 }
 
 }  // namespace tandem::model

@@ -8,8 +8,8 @@
 
 namespace tandem::model {
 
-/// The vocabulary stored in a GGUF file. kDataLoss names the key that is missing or wrong,
-/// kUnimplemented a tokenizer of another family.
+/// The vocabulary stored in a GGUF file. kNotFound names the key that is missing, kDataLoss one
+/// that is wrong; kUnimplemented: a tokenizer of another family.
 core::Result<tokenizer::VocabData> read_vocab(const formats::GgufFile& file);
 
 /// The chat template (Jinja) stored in a GGUF file; kNotFound if it has none.
