@@ -190,11 +190,11 @@ Status GgufParser::read_header() {
 /// A key or tensor name: 1 to 65535 printable ASCII characters.
 Result<std::string> GgufParser::read_name() {
   TANDEM_ASSIGN(const auto length, read<std::uint64_t>());
-  if (length > remaining()) return truncated();
   if (length == 0 || length > kMaxNameBytes) {
     return damaged(
         fmt::format("{} has a name of {} bytes (1 to {} expected)", what_, length, kMaxNameBytes));
   }
+  if (length > remaining()) return truncated();
   std::string name(reinterpret_cast<const char*>(file().data() + at_), length);
   if (!is_printable_ascii(name)) {
     return damaged(fmt::format("{} has a name with unprintable characters, \"{}\"", what_,
