@@ -17,16 +17,22 @@ namespace tandem::kernels::cpu {
 /// clamp to +-127) and the integer sums that offset formats need.
 /// Layout and padding are private to the matmul; allocate through ActivationBuffer.
 inline constexpr int kGroup = 128;
+static_assert(kGroup == 32 || kGroup == 128);
+
+struct Activations;
 
 class ActivationBuffer {
  public:
   ActivationBuffer() = default;
   /// Room for rows x cols; cols is the largest K that will be used.
+  /// Copies share the memory.
   static core::Result<ActivationBuffer> create(int max_rows, int max_cols);
 
   std::int8_t* codes(int row) const;
-  float* scales(int row) const;          ///< [ceil(cols / kGroup)]
-  std::int32_t* sums16(int row) const;   ///< [cols / 16] sums of 16 codes
+  float* scales(int row) const;         ///< [ceil(cols / kGroup)]
+  std::int32_t* sums16(int row) const;  ///< [cols / 16] sums of 16 codes
+  std::int32_t* sums32(int row) const;  ///< [cols / 32] sums of 32 codes
+  Activations view() const;             ///< of all rows, for kernels
   int max_rows() const { return max_rows_; }
   int max_cols() const { return max_cols_; }
 
@@ -52,7 +58,8 @@ class PackedMatrix : public Weight {
 struct MatmulKernels {
   std::string_view isa;
 
-  /// Quantizes x[cols] into row `row` of the buffer.
+  /// Quantizes x[cols] into row `row` of the buffer; cols is a multiple of 32. A group that holds
+  /// an infinity or a NaN gets a NaN scale, and so does every product with it.
   void (*quantize_row)(const float* x, int cols, const ActivationBuffer& out, int row);
 
   /// out[r * ld + 16 * panel + n] = sum_k W[16 * panel + n][k] a[r][k] for rows r in

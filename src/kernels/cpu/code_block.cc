@@ -1,0 +1,190 @@
+#include "tandem/kernels/cpu/code_block.h"
+
+#include <cstring>
+
+#include "tandem/core/check.h"
+#include "tandem/core/half.h"
+
+// Written apart from formats/dequantize.cc on purpose: that one gives floats and is the oracle of
+// values, this one gives integers and is the oracle of the exact arithmetic. Tests hold them equal.
+
+namespace tandem::kernels::cpu {
+namespace {
+
+using core::DType;
+
+constexpr std::array<std::int16_t, 16> kIq4Values = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                     1,    13,   25,  38,  53,  69,  89,  113};
+
+class Reader {
+ public:
+  explicit Reader(const std::byte* block) : block_(block) {}
+  int u8(int offset) const { return std::to_integer<int>(block_[offset]); }
+  int i8(int offset) const { return static_cast<std::int8_t>(u8(offset)); }
+  int low(int offset) const { return u8(offset) & 15; }
+  int high(int offset) const { return u8(offset) >> 4; }
+  int bit(int offset, int index) const { return u8(offset + index / 8) >> (index % 8) & 1; }
+  float f16(int offset) const {
+    std::uint16_t h = 0;
+    std::memcpy(&h, block_ + offset, sizeof h);
+    return core::f16_to_f32(h);
+  }
+
+ private:
+  const std::byte* block_;
+};
+
+void set_code(CodeBlock& out, int k, int value) {
+  out.codes[static_cast<std::size_t>(k)] = static_cast<std::int16_t>(value);
+}
+
+void set_scale(CodeBlock& out, int group16, int scale, int min = 0) {
+  out.scales[static_cast<std::size_t>(group16)] = static_cast<std::int16_t>(scale);
+  out.mins[static_cast<std::size_t>(group16)] = static_cast<std::int16_t>(min);
+}
+
+/// Nibble of element k of a 32-block whose low nibbles are elements 0..15.
+int nibble32(const Reader& r, int qs, int k) {
+  return k < 16 ? r.low(qs + k) : r.high(qs + k - 16);
+}
+
+void read_block32(DType dtype, const Reader& r, CodeBlock& out) {
+  out.d = r.f16(0);
+  const int min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 ? 1 : 0;
+  out.has_mins = min != 0;
+  if (out.has_mins) out.dmin = -r.f16(2);
+  for (int i = 0; i < 2; ++i) set_scale(out, i, 1, min);
+  for (int k = 0; k < 32; ++k) {
+    int q = 0;
+    switch (dtype) {
+      case DType::kQ4_0:
+        q = nibble32(r, 2, k) - 8;
+        break;
+      case DType::kQ4_1:
+        q = nibble32(r, 4, k);
+        break;
+      case DType::kQ5_0:
+        q = (nibble32(r, 6, k) | r.bit(2, k) << 4) - 16;
+        break;
+      case DType::kQ5_1:
+        q = nibble32(r, 8, k) | r.bit(4, k) << 4;
+        break;
+      case DType::kQ8_0:
+        q = r.i8(2 + k);
+        break;
+      default:
+        q = kIq4Values[static_cast<std::size_t>(nibble32(r, 2, k))];
+        break;  // IQ4_NL
+    }
+    set_code(out, k, q);
+  }
+}
+
+void read_q2_k(const Reader& r, CodeBlock& out) {
+  out.d = r.f16(80);
+  out.dmin = r.f16(82);
+  out.has_mins = true;
+  for (int i = 0; i < 16; ++i) set_scale(out, i, r.low(i), r.high(i));
+  for (int k = 0; k < 256; ++k) {
+    set_code(out, k, r.u8(16 + 32 * (k / 128) + k % 32) >> (2 * (k % 128 / 32)) & 3);
+  }
+}
+
+void read_q3_k(const Reader& r, CodeBlock& out) {
+  out.d = r.f16(108);
+  for (int i = 0; i < 16; ++i) {
+    const int low = i < 8 ? r.low(96 + i) : r.high(96 + i - 8);
+    const int high = r.u8(104 + i % 4) >> (2 * (i / 4)) & 3;
+    set_scale(out, i, (low | high << 4) - 32);
+  }
+  for (int k = 0; k < 256; ++k) {
+    const int low = r.u8(32 + 32 * (k / 128) + k % 32) >> (2 * (k % 128 / 32)) & 3;
+    set_code(out, k, (low | (r.u8(k % 32) >> (k / 32) & 1) << 2) - 4);
+  }
+}
+
+/// Q4_K (qs at 16) and Q5_K (qh at 16, qs at 48).
+void read_q45_k(DType dtype, const Reader& r, CodeBlock& out) {
+  const bool five = dtype == DType::kQ5_K;
+  const int qs = five ? 48 : 16;
+  out.d = r.f16(0);
+  out.dmin = r.f16(2);
+  out.has_mins = true;
+  for (int g = 0; g < 8; ++g) {
+    const int s = 4 + g;
+    const int scale = g < 4 ? r.u8(s) & 63 : r.low(s + 4) | r.u8(s - 4) >> 6 << 4;
+    const int min = g < 4 ? r.u8(s + 4) & 63 : r.high(s + 4) | r.u8(s) >> 6 << 4;
+    set_scale(out, 2 * g, scale, min);
+    set_scale(out, 2 * g + 1, scale, min);
+    for (int l = 0; l < 32; ++l) {
+      const int byte = qs + 32 * (g / 2) + l;
+      const int nibble = g % 2 == 0 ? r.low(byte) : r.high(byte);
+      set_code(out, 32 * g + l, nibble | (five ? r.u8(16 + l) >> g & 1 : 0) << 4);
+    }
+  }
+}
+
+void read_q6_k(const Reader& r, CodeBlock& out) {
+  out.d = r.f16(208);
+  for (int i = 0; i < 16; ++i) set_scale(out, i, r.i8(192 + i));
+  for (int k = 0; k < 256; ++k) {
+    const int half = k / 128;
+    const int quarter = k % 128 / 32;
+    const int byte = 64 * half + 32 * (quarter % 2) + k % 32;
+    const int low = quarter < 2 ? r.low(byte) : r.high(byte);
+    const int high = r.u8(128 + 32 * half + k % 32) >> (2 * quarter) & 3;
+    set_code(out, k, (low | high << 4) - 32);
+  }
+}
+
+void read_iq4_xs(const Reader& r, CodeBlock& out) {
+  out.d = r.f16(0);
+  for (int g = 0; g < 8; ++g) {
+    const int low = g % 2 == 0 ? r.low(4 + g / 2) : r.high(4 + g / 2);
+    const int high = r.u8(2 + g / 4) >> (2 * (g % 4)) & 3;
+    const int scale = (low | high << 4) - 32;
+    set_scale(out, 2 * g, scale);
+    set_scale(out, 2 * g + 1, scale);
+    for (int l = 0; l < 32; ++l) {
+      set_code(out, 32 * g + l, kIq4Values[static_cast<std::size_t>(nibble32(r, 8 + 16 * g, l))]);
+    }
+  }
+}
+
+}  // namespace
+
+CodeBlock read_code_block(DType dtype, const std::byte* block) {
+  CodeBlock out;
+  const Reader r(block);
+  switch (dtype) {
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ8_0:
+    case DType::kIQ4_NL:
+      read_block32(dtype, r, out);
+      break;
+    case DType::kQ2_K:
+      read_q2_k(r, out);
+      break;
+    case DType::kQ3_K:
+      read_q3_k(r, out);
+      break;
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      read_q45_k(dtype, r, out);
+      break;
+    case DType::kQ6_K:
+      read_q6_k(r, out);
+      break;
+    case DType::kIQ4_XS:
+      read_iq4_xs(r, out);
+      break;
+    default:
+      TANDEM_CHECK(false, "not a block-quantized type with panels");
+  }
+  return out;
+}
+
+}  // namespace tandem::kernels::cpu

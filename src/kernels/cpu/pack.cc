@@ -1,0 +1,195 @@
+#include "tandem/kernels/cpu/pack.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "tandem/core/check.h"
+#include "tandem/core/checked_math.h"
+#include "tandem/formats/dequantize.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+using core::DType;
+
+struct FormatEntry {
+  DType dtype;
+  PanelFormat format;
+};
+
+// Byte offsets: spec/formats.md section 3.
+constexpr std::array kFormats = {
+    FormatEntry{DType::kF32, {.block = 1, .words = 1}},
+    FormatEntry{DType::kF16, {.block = 2, .words = 1}},
+    FormatEntry{DType::kBF16, {.block = 2, .words = 1}},
+    FormatEntry{DType::kQ4_0, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
+    FormatEntry{DType::kQ4_1, {.block = 32, .words = 5}},
+    FormatEntry{
+        DType::kQ5_0,
+        {.block = 32, .words = 5, .words_offset = 2, .scale_offset = 0, .permuted_word = 0}},
+    FormatEntry{DType::kQ5_1, {.block = 32, .words = 6, .permuted_word = 1}},
+    FormatEntry{
+        DType::kQ8_0,
+        {.block = 32, .words = 8, .words_offset = 2, .scale_offset = 0, .flip = 0x80808080u}},
+    FormatEntry{DType::kQ2_K, {.block = 256, .words = 21}},
+    FormatEntry{DType::kQ3_K, {.block = 256, .words = 27, .scale_offset = 108}},
+    FormatEntry{DType::kQ4_K, {.block = 256, .words = 36}},
+    FormatEntry{DType::kQ5_K, {.block = 256, .words = 44}},
+    FormatEntry{DType::kQ6_K, {.block = 256, .words = 52, .scale_offset = 208}},
+    FormatEntry{DType::kIQ4_NL, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
+    FormatEntry{DType::kIQ4_XS, {.block = 256, .words = 34}},
+};
+
+/// Bit 4s + c of the file's word becomes bit 8c + s.
+std::uint32_t permute_bits(std::uint32_t word) {
+  std::uint32_t out = 0;
+  for (int element = 0; element < 32; ++element) {
+    out |= ((word >> element) & 1u) << (8 * (element % 4) + element / 4);
+  }
+  return out;
+}
+
+std::uint32_t restore_bits(std::uint32_t word) {
+  std::uint32_t out = 0;
+  for (int element = 0; element < 32; ++element) {
+    out |= ((word >> (8 * (element % 4) + element / 4)) & 1u) << element;
+  }
+  return out;
+}
+
+int num_blocks(const PanelFormat& f, int cols) {
+  return core::ceil_div(cols, f.block);
+}
+
+std::byte* word_at(std::byte* panel, const PanelFormat& f, int block, int word, int lane) {
+  const std::size_t vector = static_cast<std::size_t>(block) * static_cast<std::size_t>(f.words) +
+                             static_cast<std::size_t>(word);
+  return panel + vector * kVectorBytes + static_cast<std::size_t>(lane) * 4;
+}
+
+std::byte* scale_at(std::byte* panel, std::size_t side_offset, int block, int lane) {
+  return panel + side_offset + static_cast<std::size_t>(block * kPanelRows + lane) * 2;
+}
+
+/// One row of the file into its lane of a panel. `src` may be misaligned.
+void pack_lane(const PanelMatrix& m, const PanelFormat& f, const std::byte* src, int lane,
+               std::byte* panel) {
+  const std::size_t row_end = core::row_bytes(m.dtype, m.cols);
+  const bool plain = !core::is_block_quantized(m.dtype);
+  const std::size_t block_bytes =
+      plain ? 4 : static_cast<std::size_t>(core::traits(m.dtype).block_bytes);
+  for (int b = 0; b < num_blocks(f, m.cols); ++b) {
+    const std::size_t begin = static_cast<std::size_t>(b) * block_bytes;
+    const std::byte* block = src + begin;
+    for (int j = 0; j < f.words; ++j) {
+      std::uint32_t word = 0;
+      // The last word of a plain row of odd length is half a word.
+      const std::size_t bytes = plain ? std::min<std::size_t>(4, row_end - begin) : 4;
+      std::memcpy(&word, block + f.words_offset + 4 * j, bytes);
+      word ^= f.flip;
+      if (j == f.permuted_word) word = permute_bits(word);
+      std::memcpy(word_at(panel, f, b, j, lane), &word, sizeof word);
+    }
+    if (f.scale_offset >= 0) {
+      std::memcpy(scale_at(panel, m.side_offset, b, lane), block + f.scale_offset, 2);
+    }
+  }
+}
+
+core::Result<PanelMatrix> plan(const core::TensorView& view, std::string_view name,
+                               std::size_t* bytes) {
+  const PanelFormat* f = panel_format(view.dtype);
+  if (f == nullptr) {
+    return core::unimplemented("tensor " + std::string(name) + " has type " +
+                               std::string(core::name(view.dtype)) +
+                               ", which the CPU cannot multiply; convert the file to Q4_K_M, Q8_0, "
+                               "BF16 or another supported type");
+  }
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
+  if (view.rows() < 1 || view.rows() > kMax || view.cols() < 1 || view.cols() > kMax) {
+    return core::invalid_argument("tensor " + std::string(name) + " is empty or larger than " +
+                                  std::to_string(kMax) + " in a dimension");
+  }
+  PanelMatrix m;
+  m.dtype = view.dtype;
+  m.rows = static_cast<int>(view.rows());
+  m.cols = static_cast<int>(view.cols());
+  const auto blocks = static_cast<std::size_t>(num_blocks(*f, m.cols));
+  m.side_offset = blocks * static_cast<std::size_t>(f->words) * kVectorBytes;
+  const std::size_t side = f->scale_offset >= 0 ? blocks * kPanelRows * 2 : 0;
+  m.panel_stride = core::round_up<std::size_t>(m.side_offset + side, kVectorBytes);
+  const auto panels = static_cast<std::size_t>(core::ceil_div(m.rows, kPanelRows));
+  const auto total = core::checked_mul(panels, m.panel_stride);
+  if (!total) return core::invalid_argument("tensor " + std::string(name) + " is too large");
+  *bytes = *total;
+  return m;
+}
+
+}  // namespace
+
+const PanelFormat* panel_format(DType dtype) {
+  for (const FormatEntry& entry : kFormats) {
+    if (entry.dtype == dtype) return &entry.format;
+  }
+  return nullptr;
+}
+
+void unpack_block(const PanelMatrix& m, int panel, int lane, int block, std::byte* dst) {
+  const PanelFormat& f = *panel_format(m.dtype);
+  auto* base = const_cast<std::byte*>(m.data) + static_cast<std::size_t>(panel) * m.panel_stride;
+  for (int j = 0; j < f.words; ++j) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, word_at(base, f, block, j, lane), sizeof word);
+    if (j == f.permuted_word) word = restore_bits(word);
+    word ^= f.flip;
+    std::memcpy(dst + f.words_offset + 4 * j, &word, sizeof word);
+  }
+  if (f.scale_offset >= 0) {
+    std::memcpy(dst + f.scale_offset, scale_at(base, m.side_offset, block, lane), 2);
+  }
+}
+
+PanelWeight::PanelWeight(const PanelMatrix& matrix, core::Arena arena)
+    : matrix_(matrix), arena_(std::move(arena)) {}
+
+void PanelWeight::gather_row(std::int64_t r, float* dst) const {
+  TANDEM_CHECK(r >= 0 && r < matrix_.rows, "row out of range");
+  const PanelFormat& f = *panel_format(matrix_.dtype);
+  const int panel = static_cast<int>(r) / kPanelRows;
+  const int lane = static_cast<int>(r) % kPanelRows;
+  std::array<std::byte, 256> block;
+  for (int b = 0; b < num_blocks(f, matrix_.cols); ++b) {
+    unpack_block(matrix_, panel, lane, b, block.data());
+    const int elements = std::min(f.block, matrix_.cols - b * f.block);
+    formats::dequantize_row(matrix_.dtype, block.data(), elements,
+                            dst + static_cast<std::size_t>(b) * static_cast<std::size_t>(f.block));
+  }
+}
+
+core::Result<std::unique_ptr<PackedMatrix>> pack_matrix(const core::TensorView& view,
+                                                        core::ThreadTeam& team,
+                                                        std::string_view name) {
+  std::size_t bytes = 0;
+  TANDEM_ASSIGN(PanelMatrix m, plan(view, name, &bytes));
+  TANDEM_ASSIGN(core::Arena arena, core::Arena::reserve(bytes, /*huge_pages=*/true));
+  m.data = arena.data();
+  const PanelFormat& f = *panel_format(m.dtype);
+  const int panels = core::ceil_div(m.rows, kPanelRows);
+  team.run([&](core::ThreadTeam::Member member) {
+    // The arena is zeroed: lanes beyond the last row need no work.
+    for (int p = member.claim(); p < panels; p = member.claim()) {
+      std::byte* panel = arena.data() + static_cast<std::size_t>(p) * m.panel_stride;
+      const int lanes = std::min(kPanelRows, m.rows - p * kPanelRows);
+      for (int lane = 0; lane < lanes; ++lane) {
+        pack_lane(m, f, view.row(std::int64_t{p} * kPanelRows + lane), lane, panel);
+      }
+    }
+  });
+  return std::unique_ptr<PackedMatrix>(std::make_unique<PanelWeight>(m, std::move(arena)));
+}
+
+}  // namespace tandem::kernels::cpu

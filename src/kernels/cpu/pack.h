@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tandem/core/buffer.h"
+#include "tandem/core/dtype.h"
+#include "tandem/core/tensor.h"
+#include "tandem/kernels/cpu/matmul.h"
+#include "tandem/kernels/cpu/panel.h"
+
+namespace tandem::kernels::cpu {
+
+/// How a dtype's blocks lie in a panel; see PanelMatrix.
+struct PanelFormat {
+  int block = 0;           ///< elements of a block along K
+  int words = 0;           ///< 4-byte words of a block that are transposed
+  int words_offset = 0;    ///< byte of the file's block where they start
+  int scale_offset = -1;   ///< byte of the f16 scale that is kept apart; -1: none
+  int permuted_word = -1;  ///< the word whose bits are permuted (Q5_0, Q5_1); -1: none
+  std::uint32_t flip = 0;  ///< XORed to every word (Q8_0: codes plus 128)
+};
+
+/// Null for a dtype that has no panels.
+const PanelFormat* panel_format(core::DType dtype);
+
+/// Writes block `block` of row `lane` of a panel back in the file's layout: dst has the dtype's
+/// block_bytes. F16 and BF16: a "block" is the pair of elements of one word, 4 bytes.
+void unpack_block(const PanelMatrix& m, int panel, int lane, int block, std::byte* dst);
+
+/// The PackedMatrix of the CPU backend: panels in an arena of their own.
+class PanelWeight final : public PackedMatrix {
+ public:
+  PanelWeight(const PanelMatrix& matrix, core::Arena arena);
+  std::int64_t rows() const override { return matrix_.rows; }
+  std::int64_t cols() const override { return matrix_.cols; }
+  std::size_t bytes() const override { return arena_.size(); }
+  int panels() const override { return (matrix_.rows + kPanelRows - 1) / kPanelRows; }
+  bool wants_codes() const override { return core::is_block_quantized(matrix_.dtype); }
+  void gather_row(std::int64_t r, float* dst) const override;
+
+  const PanelMatrix& matrix() const { return matrix_; }
+
+ private:
+  PanelMatrix matrix_;
+  core::Arena arena_;
+};
+
+}  // namespace tandem::kernels::cpu

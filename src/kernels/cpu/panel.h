@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tandem/core/dtype.h"
+
+// What the kernels of all instruction sets see: plain data, no virtual call, no inline function.
+// A file that is compiled for an instruction set must not emit code that others could link, so it
+// includes this header and none that defines functions.
+
+namespace tandem::kernels::cpu {
+
+/// Outputs of one panel: the lanes of the kernels.
+inline constexpr int kPanelRows = 16;
+/// Bytes of a vector of a panel: one 4-byte word of each of the 16 rows.
+inline constexpr int kVectorBytes = 64;
+
+/// Quantization of activations: groups whose largest magnitude is below this are all zero (their
+/// reciprocal would overflow); at or above kInfinityBits (as bits) they are not finite.
+inline constexpr float kSmallestMagnitude = 0x1p-100F;
+inline constexpr std::uint32_t kInfinityBits = 0x7f800000u;
+
+/// A matrix [rows, cols] in 16-row panels. A panel is the file's blocks of its 16 rows, transposed
+/// word by word: vector j of block b holds word j (4 bytes) of block b of each row, so the panel is
+/// [cols / block][words][16 rows][4 bytes]. Blocks that are not whole words keep their f16 scale
+/// apart, after all vectors: [cols / block][16 rows] f16. Two changes make decoding cheap: the
+/// codes of Q8_0 are stored plus 128, and the 32 fifth bits of Q5_0 and Q5_1 are stored as bit 8c +
+/// s for element 4s + c. Rows beyond `rows` are zero bytes.
+struct PanelMatrix {
+  core::DType dtype = core::DType::kF32;
+  int rows = 0;
+  int cols = 0;
+  const std::byte* data = nullptr;
+  std::size_t panel_stride = 0;  ///< bytes from panel to panel, a multiple of 64
+  std::size_t side_offset = 0;   ///< of the scales that are kept apart, from the panel's start
+};
+
+/// Activations [rows, cols] in both forms; a kernel reads the one that its weight asks for.
+/// Strides count elements.
+struct Activations {
+  const std::int8_t* codes = nullptr;
+  std::size_t codes_stride = 0;
+  const float* scales = nullptr;  ///< [cols / kGroup, rounded up]
+  std::size_t scales_stride = 0;
+  const std::int32_t* sums16 = nullptr;  ///< sums of 16 codes
+  const std::int32_t* sums32 = nullptr;  ///< sums of 32 codes
+  std::size_t sums_stride = 0;           ///< of both kinds of sums
+  const float* x = nullptr;
+  std::size_t x_stride = 0;
+};
+
+/// Where one row's codes, scales and sums go.
+struct QuantizedRow {
+  std::int8_t* codes = nullptr;
+  float* scales = nullptr;
+  std::int32_t* sums16 = nullptr;
+  std::int32_t* sums32 = nullptr;
+};
+
+/// Rows [0, num_rows) by panels [panel_begin, panel_end).
+struct Tile {
+  int num_rows = 0;
+  int panel_begin = 0;
+  int panel_end = 0;
+};
+
+/// The entry points of one instruction set.
+struct IsaKernels {
+  void (*quantize_row)(const float* x, int cols, const QuantizedRow& out);
+  void (*matmul)(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
+                 std::size_t ld);
+};
+
+extern const IsaKernels kScalarKernels;
+#if defined(__x86_64__)
+extern const IsaKernels kAvx2Kernels;
+extern const IsaKernels kAvx512Kernels;
+#elif defined(__aarch64__)
+extern const IsaKernels kNeonKernels;
+#endif
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,337 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tandem/core/cpu_features.h"
+#include "tandem/core/dtype.h"
+#include "tandem/core/half.h"
+#include "tandem/core/thread_team.h"
+#include "tandem/formats/dequantize.h"
+#include "tandem/kernels/cpu/matmul.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+using core::DType;
+
+constexpr std::array kTypes = {DType::kF32,  DType::kF16,    DType::kBF16,  DType::kQ4_0,
+                               DType::kQ4_1, DType::kQ5_0,   DType::kQ5_1,  DType::kQ8_0,
+                               DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K,
+                               DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS};
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const char* name : {"avx2", "avx512", "neon"}) {
+    if (matmul_kernels(name).ok()) names.emplace_back(name);
+  }
+  return names;
+}
+
+struct F16Field {
+  int offset;
+  bool is_min;
+};
+
+/// Where a block's f16 scales are; random bytes there would be infinities and NaNs.
+std::vector<F16Field> scale_fields(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return {{0, false}, {2, true}};
+    case DType::kQ2_K:
+      return {{80, false}, {82, true}};
+    case DType::kQ3_K:
+      return {{108, false}};
+    case DType::kQ6_K:
+      return {{208, false}};
+    default:
+      return {{0, false}};
+  }
+}
+
+/// A matrix in the file's layout, one byte past an aligned address as in a mapped file.
+class FileMatrix {
+ public:
+  /// fill < 0: random codes and scales; else every code byte is `fill` (extreme codes).
+  FileMatrix(DType dtype, int rows, int cols, std::mt19937& rng, int fill = -1) {
+    view_.dtype = dtype;
+    view_.rank = 2;
+    view_.shape = {rows, cols, 1, 1};
+    bytes_.resize(view_.bytes() + 1);
+    view_.data = bytes_.data() + 1;
+    if (core::is_block_quantized(dtype)) {
+      fill_blocks(rng, fill);
+    } else {
+      fill_plain(rng);
+    }
+  }
+
+  const core::TensorView& view() const { return view_; }
+
+  /// Row-major f32 values.
+  std::vector<float> values() const {
+    std::vector<float> out(static_cast<std::size_t>(view_.elements()));
+    for (std::int64_t r = 0; r < view_.rows(); ++r) {
+      formats::dequantize_row(view_.dtype, view_.row(r), view_.cols(),
+                              out.data() + r * view_.cols());
+    }
+    return out;
+  }
+
+ private:
+  void put(std::size_t offset, const void* src, std::size_t n) {
+    std::memcpy(bytes_.data() + 1 + offset, src, n);
+  }
+
+  void fill_plain(std::mt19937& rng) {
+    std::normal_distribution<float> normal(0.0F, 0.05F);
+    const std::size_t size = view_.bytes() / static_cast<std::size_t>(view_.elements());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(view_.elements()); ++i) {
+      const float value = normal(rng);
+      const std::uint16_t half =
+          view_.dtype == DType::kF16 ? core::f32_to_f16(value) : core::f32_to_bf16(value);
+      put(i * size, size == 4 ? static_cast<const void*>(&value) : &half, size);
+    }
+  }
+
+  void fill_blocks(std::mt19937& rng, int fill) {
+    std::uniform_int_distribution<int> byte(0, 255);
+    std::uniform_real_distribution<float> scale(0.001F, 0.02F);
+    for (std::byte& b : bytes_) b = static_cast<std::byte>(fill < 0 ? byte(rng) : fill);
+    const auto block = static_cast<std::size_t>(core::traits(view_.dtype).block_bytes);
+    for (std::size_t begin = 0; begin < view_.bytes(); begin += block) {
+      for (const F16Field& field : scale_fields(view_.dtype)) {
+        const float sign = !field.is_min && byte(rng) < 32 ? -1.0F : 1.0F;
+        const std::uint16_t half = core::f32_to_f16(sign * scale(rng));
+        put(begin + static_cast<std::size_t>(field.offset), &half, sizeof half);
+      }
+    }
+  }
+
+  std::vector<std::byte> bytes_;
+  core::TensorView view_;
+};
+
+std::vector<float> random_rows(int rows, int cols, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols));
+  for (float& v : x) v = normal(rng);
+  return x;
+}
+
+std::unique_ptr<PackedMatrix> pack(const FileMatrix& file, int threads = 1) {
+  core::ThreadTeam team(threads);
+  auto packed = pack_matrix(file.view(), team, "test");
+  EXPECT_TRUE(packed.ok()) << packed.status().message();
+  return std::move(packed).value();
+}
+
+/// y[rows, N] of one instruction set; cells that must not be written hold a marker, checked here.
+std::vector<float> multiply(const MatmulKernels& kernels, const PackedMatrix& w,
+                            const std::vector<float>& x, int rows) {
+  constexpr float kMarker = -12345.0F;
+  const int cols = static_cast<int>(w.cols());
+  const int n = static_cast<int>(w.rows());
+  const int ld = n + 3;
+  std::vector<float> padded(static_cast<std::size_t>(rows * ld), kMarker);
+  ActivationBuffer buffer;
+  if (w.wants_codes()) {
+    buffer = ActivationBuffer::create(rows, cols).value();
+    for (int r = 0; r < rows; ++r) {
+      kernels.quantize_row(x.data() + static_cast<std::ptrdiff_t>(r) * cols, cols, buffer, r);
+    }
+  }
+  // In two pieces, as two members of a team would.
+  const int cut = w.panels() / 2;
+  kernels.matmul(w, buffer, x.data(), cols, rows, 0, cut, padded.data(), ld);
+  kernels.matmul(w, buffer, x.data(), cols, rows, cut, w.panels(), padded.data(), ld);
+  std::vector<float> y;
+  for (int r = 0; r < rows; ++r) {
+    const auto begin = padded.begin() + r * ld;
+    y.insert(y.end(), begin, begin + n);
+    for (int i = n; i < ld; ++i) EXPECT_EQ(begin[i], kMarker) << "wrote past the last output";
+  }
+  return y;
+}
+
+const MatmulKernels& kernels_of(std::string_view isa) {
+  return *matmul_kernels(isa).value();
+}
+
+void expect_same_bits(const std::vector<float>& got, const std::vector<float>& want,
+                      const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(want[i]))
+        << what << " at " << i << ": " << got[i] << " != " << want[i];
+  }
+}
+
+class MatmulTest : public testing::TestWithParam<DType> {
+ protected:
+  DType dtype() const { return GetParam(); }
+  int block() const { return core::traits(dtype()).block_elements; }
+  std::string name() const { return std::string(core::name(dtype())); }
+  std::mt19937 rng_{20261130};
+};
+
+TEST_P(MatmulTest, GatheredRowsEqualTheOracle) {
+  for (const int blocks : {1, 3}) {
+    const int cols = block() == 1 ? 37 * blocks : block() * blocks;
+    const FileMatrix file(dtype(), 35, cols, rng_);
+    const auto packed = pack(file, 2);
+    std::vector<float> rows(static_cast<std::size_t>(35 * cols));
+    for (int r = 0; r < 35; ++r) packed->gather_row(r, rows.data() + r * cols);
+    expect_same_bits(rows, file.values(), name());
+  }
+}
+
+TEST_P(MatmulTest, PackedSizeEqualsTheFilesButForPadding) {
+  const FileMatrix file(dtype(), 64, 512, rng_);
+  EXPECT_EQ(pack(file)->bytes(), file.view().bytes());
+}
+
+// A sum of K terms with int8 activations: the error of one activation is at most half a step,
+// |x|max / 254 of its group, so |error| <= sum |w| max|x| / 254 (and float rounding).
+TEST_P(MatmulTest, ScalarAgreesWithTheFloatProductWithinTheActivationStep) {
+  for (const int cols : {block() == 1 ? 50 : block(), 512}) {
+    const int rows = 3;
+    const FileMatrix file(dtype(), 33, cols, rng_);
+    const std::vector<float> w = file.values();
+    const std::vector<float> x = random_rows(rows, cols, rng_);
+    const std::vector<float> y = multiply(kernels_of("scalar"), *pack(file), x, rows);
+    const double step = core::is_block_quantized(dtype()) ? 1.01 / 254.0 : 1e-5;
+    for (int r = 0; r < rows; ++r) {
+      double largest = 0.0;
+      for (int k = 0; k < cols; ++k) {
+        largest = std::max<double>(largest, std::fabs(x[static_cast<std::size_t>(r * cols + k)]));
+      }
+      for (int n = 0; n < 33; ++n) {
+        double exact = 0.0;
+        double magnitude = 0.0;
+        for (int k = 0; k < cols; ++k) {
+          const double weight = w[static_cast<std::size_t>(n * cols + k)];
+          exact += weight * x[static_cast<std::size_t>(r * cols + k)];
+          magnitude += std::fabs(weight);
+        }
+        EXPECT_NEAR(y[static_cast<std::size_t>(r * 33 + n)], exact, step * magnitude * largest)
+            << name() << " K " << cols << " row " << r << " output " << n;
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, EveryInstructionSetGivesTheScalarBits) {
+  for (const int blocks : {1, 2, 5}) {
+    const int cols = block() == 1 ? 32 * blocks + blocks % 2 : block() * blocks;
+    for (const int outputs : {16, 41, 80}) {
+      const FileMatrix file(dtype(), outputs, cols, rng_);
+      const auto packed = pack(file);
+      const std::vector<float> x = random_rows(40, cols, rng_);
+      const std::vector<float> want = multiply(kernels_of("scalar"), *packed, x, 40);
+      for (const std::string& isa : available_isas()) {
+        for (int rows = 1; rows <= 40; rows += outputs == 41 ? 1 : 13) {
+          const std::vector<float> prefix(want.begin(), want.begin() + rows * outputs);
+          expect_same_bits(multiply(kernels_of(isa), *packed, x, rows), prefix,
+                           name() + " " + isa + " rows " + std::to_string(rows));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, LongRowsAndManyRowsGiveTheScalarBits) {
+  const int cols = 4096 + (block() == 32 ? 96 : 0);
+  const FileMatrix file(dtype(), 50, cols, rng_);
+  const auto packed = pack(file);
+  const std::vector<float> x = random_rows(70, cols, rng_);
+  const std::vector<float> want = multiply(kernels_of("scalar"), *packed, x, 70);
+  for (const std::string& isa : available_isas()) {
+    expect_same_bits(multiply(kernels_of(isa), *packed, x, 70), want, name() + " " + isa);
+  }
+}
+
+TEST_P(MatmulTest, RowsOfABatchEqualSingleRows) {
+  const int cols = 512;
+  const FileMatrix file(dtype(), 40, cols, rng_);
+  const auto packed = pack(file);
+  const std::vector<float> x = random_rows(9, cols, rng_);
+  std::vector<std::string> isas = available_isas();
+  isas.emplace_back("scalar");
+  for (const std::string& isa : isas) {
+    const std::vector<float> batch = multiply(kernels_of(isa), *packed, x, 9);
+    for (int r = 0; r < 9; ++r) {
+      const std::vector<float> row(x.begin() + r * cols, x.begin() + (r + 1) * cols);
+      const std::vector<float> want(batch.begin() + r * 40, batch.begin() + (r + 1) * 40);
+      expect_same_bits(multiply(kernels_of(isa), *packed, row, 1), want, name() + " " + isa);
+    }
+  }
+}
+
+// The largest codes and scales of both signs: nothing may saturate or wrap.
+TEST_P(MatmulTest, ExtremeCodesGiveTheScalarBits) {
+  const int cols = 512;
+  for (const int fill : {0x00, 0x0f, 0x7f, 0x80, 0xf0, 0xff}) {
+    if (block() == 1) continue;
+    const FileMatrix file(dtype(), 32, cols, rng_, fill);
+    const auto packed = pack(file);
+    std::vector<float> x(static_cast<std::size_t>(8 * cols));
+    for (int i = 0; i < 8 * cols; ++i) {
+      const bool flips = (i / cols) % 4 == 3 && i % 2 == 0;
+      x[static_cast<std::size_t>(i)] = ((i / cols) % 2 == 0) != flips ? 1.0F : -1.0F;
+    }
+    const std::vector<float> want = multiply(kernels_of("scalar"), *packed, x, 8);
+    const std::vector<float> w = file.values();
+    double exact = 0.0;  // activations of +1 are exact in int8
+    double magnitude = 0.0;
+    for (int k = 0; k < cols; ++k) {
+      exact += w[static_cast<std::size_t>(k)];
+      magnitude += std::fabs(w[static_cast<std::size_t>(k)]);
+    }
+    EXPECT_NEAR(want[0], exact, 1e-5 * magnitude + 1e-6) << name() << " fill " << fill;
+    for (const std::string& isa : available_isas()) {
+      for (const int rows : {1, 8}) {
+        const std::vector<float> prefix(want.begin(), want.begin() + rows * 32);
+        expect_same_bits(multiply(kernels_of(isa), *packed, x, rows), prefix, name() + " " + isa);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, MatmulTest, testing::ValuesIn(kTypes),
+                         [](const auto& info) { return std::string(core::name(info.param)); });
+
+TEST(MatmulKernels, RefusesUnknownInstructionSets) {
+  const auto unknown = matmul_kernels("mmx");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), core::Code::kInvalidArgument);
+  EXPECT_NE(unknown.status().message().find("scalar"), std::string::npos);
+}
+
+TEST(MatmulKernels, BestIsTheHighestLevelOfTheMachine) {
+  const std::vector<std::string> isas = available_isas();
+  EXPECT_EQ(matmul_kernels("").value()->isa, isas.empty() ? "scalar" : isas.back());
+}
+
+TEST(PackMatrix, RefusesTypesWithoutPanels) {
+  core::ThreadTeam team(1);
+  core::TensorView view;
+  view.dtype = DType::kI32;
+  view.rank = 2;
+  view.shape = {4, 4, 1, 1};
+  const auto packed = pack_matrix(view, team, "blk.0.ids");
+  ASSERT_FALSE(packed.ok());
+  EXPECT_EQ(packed.status().code(), core::Code::kUnimplemented);
+  EXPECT_NE(packed.status().message().find("blk.0.ids"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::kernels::cpu
