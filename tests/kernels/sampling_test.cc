@@ -1,0 +1,272 @@
+#include "tandem/kernels/sampling.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace tandem::kernels {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+SamplingParams params(float temperature, int top_k, float top_p, float min_p,
+                      std::uint64_t seed = 1) {
+  SamplingParams p;
+  p.temperature = temperature;
+  p.top_k = top_k;
+  p.top_p = top_p;
+  p.min_p = min_p;
+  p.seed = seed;
+  return p;
+}
+
+/// The warped law written down from its definition: candidates in order, probabilities in f64.
+struct ExactLaw {
+  std::vector<TokenId> ids;
+  std::vector<double> probabilities;
+};
+
+void renormalize(ExactLaw& law) {
+  const double total = std::accumulate(law.probabilities.begin(), law.probabilities.end(), 0.0);
+  for (double& p : law.probabilities) p /= total;
+}
+
+ExactLaw exact_law(const std::vector<float>& logits, const SamplingParams& p) {
+  ExactLaw law;
+  law.ids.resize(logits.size());
+  std::iota(law.ids.begin(), law.ids.end(), 0);
+  const auto logit = [&](TokenId id) {
+    return logits[static_cast<std::size_t>(id)];
+  };
+  std::stable_sort(law.ids.begin(), law.ids.end(),
+                   [&](TokenId a, TokenId b) { return logit(a) > logit(b); });
+  if (p.top_k > 0 && law.ids.size() > static_cast<std::size_t>(p.top_k)) {
+    law.ids.resize(static_cast<std::size_t>(p.top_k));
+  }
+  const double max = logit(law.ids[0]);
+  for (const TokenId id : law.ids) {
+    law.probabilities.push_back(std::exp((logit(id) - max) / p.temperature));
+  }
+  renormalize(law);
+  if (p.top_p < 1.0F) {
+    double reached = 0.0;
+    std::size_t n = 0;
+    while (n < law.ids.size() && reached < p.top_p) reached += law.probabilities[n++];
+    law.probabilities.resize(std::max<std::size_t>(n, 1));
+    renormalize(law);
+  }
+  std::size_t n = 1;
+  while (n < law.probabilities.size() && law.probabilities[n] >= p.min_p * law.probabilities[0]) {
+    ++n;
+  }
+  law.probabilities.resize(n);
+  law.ids.resize(n);
+  renormalize(law);
+  return law;
+}
+
+std::vector<float> normal_logits(std::size_t size, float spread, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0F, spread);
+  std::vector<float> logits(size);
+  for (float& x : logits) x = normal(random);
+  return logits;
+}
+
+TEST(Philox, MatchesThePublishedVectors) {
+  EXPECT_THAT(philox4x32_10({0, 0, 0, 0}, {0, 0}),
+              ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
+  constexpr std::uint32_t kOnes = 0xffffffff;
+  EXPECT_THAT(philox4x32_10({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
+              ElementsAre(0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd));
+  EXPECT_THAT(
+      philox4x32_10({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
+}
+
+TEST(Uniform, IsFlatAndDependsOnSeedAndPosition) {
+  double sum = 0.0;
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) {
+    const double u = uniform(42, i);
+    ASSERT_GE(u, 0.0);
+    ASSERT_LT(u, 1.0);
+    sum += u;
+  }
+  EXPECT_NEAR(sum / kDraws, 0.5, 0.01);  // five standard errors
+  EXPECT_EQ(uniform(42, 7), uniform(42, 7));
+  EXPECT_NE(uniform(42, 7), uniform(43, 7));
+  EXPECT_NE(uniform(42, 7), uniform(std::uint64_t{42} << 32, 7));
+}
+
+TEST(Argmax, TakesTheLowestIndexOnTies) {
+  EXPECT_EQ(argmax(std::vector<float>{1, 5, 5, 2}), 1);
+  std::vector<float> many(1000, -3.0F);
+  many[700] = many[300] = 2.0F;
+  EXPECT_EQ(argmax(many), 300);
+  EXPECT_EQ(argmax(std::vector<float>{kNever, kNever}), 0);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(argmax(std::vector<float>{nan, -1, nan, 4}), 3);
+  EXPECT_EQ(argmax(std::vector<float>{nan, nan}), 0);
+}
+
+TEST(Sample, IsGreedyAtTemperatureZeroAndTopKOne) {
+  SamplingScratch scratch;
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    const std::vector<float> logits = normal_logits(500, 2.0F, i);
+    EXPECT_EQ(sample(logits, params(0, 0, 1, 0, i), 3, scratch), argmax(logits));
+    EXPECT_EQ(sample(logits, params(1, 1, 1, 0, i), 3, scratch), argmax(logits));
+    EXPECT_EQ(sample(logits, params(1, 0, 0, 0, i), 3, scratch), argmax(logits));
+    EXPECT_EQ(sample(logits, params(1, 0, 1, 1, i), 3, scratch), argmax(logits));
+  }
+}
+
+TEST(Sample, OfTokensThatTieAtTheEdgeKeepsThoseOfLowerId) {
+  const std::vector<float> logits = {0, 1, 0, 0, 1, 0};
+  SamplingScratch scratch;
+  std::vector<bool> seen(6);
+  for (int position = 0; position < 500; ++position) {
+    seen[static_cast<std::size_t>(sample(logits, params(1, 3, 1, 0), position, scratch))] = true;
+  }
+  EXPECT_THAT(seen, ElementsAre(true, true, false, false, true, false));
+}
+
+TEST(Sample, NeverTakesASuppressedToken) {
+  std::vector<float> logits(300, kNever);
+  logits[17] = -2.0F;
+  logits[203] = -1.0F;
+  SamplingScratch scratch;
+  for (int position = 0; position < 200; ++position) {
+    EXPECT_THAT(sample(logits, params(5, 0, 1, 0), position, scratch), ::testing::AnyOf(17, 203));
+    EXPECT_THAT(sample(logits, params(5, 64, 0.99F, 0), position, scratch),
+                ::testing::AnyOf(17, 203));
+  }
+}
+
+TEST(Sample, SurvivesRowsThatHoldNoLaw) {
+  SamplingScratch scratch;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(sample(std::vector<float>(100, kNever), params(1, 0, 1, 0), 0, scratch), 0);
+  EXPECT_EQ(sample(std::vector<float>(100, nan), params(1, 64, 0.9F, 0), 0, scratch), 0);
+  EXPECT_EQ(sample(std::vector<float>{1, std::numeric_limits<float>::infinity(), 2},
+                   params(1, 0, 1, 0), 0, scratch),
+            1);
+  std::vector<float> half(200, nan);
+  half[150] = 1.0F;
+  EXPECT_EQ(sample(half, params(1, 0, 0.9F, 0), 0, scratch), 150);
+}
+
+/// The token must be the one whose interval of the exact law's running sum holds the random
+/// number, up to the rounding of f32 weights.
+RC_GTEST_PROP(Sample, InvertsTheExactLaw, ()) {
+  const auto size = static_cast<std::size_t>(*rc::gen::element(1, 2, 63, 64, 65, 1000, 20000));
+  const float spread = *rc::gen::element(0.0F, 0.01F, 1.0F, 4.0F, 20.0F);
+  std::vector<float> logits = normal_logits(size, spread, *rc::gen::arbitrary<std::uint32_t>());
+  if (*rc::gen::arbitrary<bool>()) {  // many ties
+    for (float& x : logits) x = std::round(x);
+  }
+  const SamplingParams p =
+      params(*rc::gen::element(0.1F, 0.7F, 1.0F, 2.0F), *rc::gen::element(0, 0, 2, 64, 500, 100000),
+             *rc::gen::element(1.0F, 0.95F, 0.3F, 0.9999F), *rc::gen::element(0.0F, 0.05F, 0.5F),
+             *rc::gen::arbitrary<std::uint64_t>());
+  const Position position = *rc::gen::inRange(0, 100000);
+  SamplingScratch scratch;
+  const TokenId token = sample(logits, p, position, scratch);
+  RC_ASSERT(sample(logits, p, position, scratch) == token);
+
+  const ExactLaw law = exact_law(logits, p);
+  const auto found = std::find(law.ids.begin(), law.ids.end(), token);
+  constexpr double kRounding = 2e-5;
+  const double u = uniform(p.seed, position);
+  if (found == law.ids.end()) {
+    // Only a token on the edge of top-p or min-p may fall out of the exact set by rounding.
+    SamplingParams wider = p;
+    wider.top_p = std::min(1.0F, p.top_p + 1e-5F);
+    wider.min_p = p.min_p * (1.0F - 1e-5F);
+    const ExactLaw wide = exact_law(logits, wider);
+    RC_ASSERT(std::find(wide.ids.begin(), wide.ids.end(), token) != wide.ids.end());
+    return;
+  }
+  const auto index = static_cast<std::size_t>(found - law.ids.begin());
+  const double below =
+      std::accumulate(law.probabilities.begin(),
+                      law.probabilities.begin() + static_cast<std::ptrdiff_t>(index), 0.0);
+  RC_ASSERT(u >= below - kRounding);
+  RC_ASSERT(u <= below + law.probabilities[index] + kRounding);
+}
+
+/// Chi-square of the counts over the law's cells; cells that expect under 5 are pooled.
+struct ChiSquare {
+  double value = 0.0;
+  int degrees = -1;
+};
+
+ChiSquare chi_square(const ExactLaw& law, const std::vector<int>& counts, int draws) {
+  ChiSquare out;
+  double pooled_expected = 0.0, pooled_count = 0.0;
+  const auto add = [&out](double expected, double count) {
+    out.value += (count - expected) * (count - expected) / expected;
+    ++out.degrees;
+  };
+  for (std::size_t i = 0; i < law.ids.size(); ++i) {
+    const double expected = law.probabilities[i] * draws;
+    const int count = counts[static_cast<std::size_t>(law.ids[i])];
+    if (expected >= 5.0) {
+      add(expected, count);
+    } else {
+      pooled_expected += expected;
+      pooled_count += count;
+    }
+  }
+  if (pooled_expected >= 1.0) add(pooled_expected, pooled_count);
+  return out;
+}
+
+TEST(Sample, FollowsTheWarpedLaw) {
+  const std::vector<float> logits = normal_logits(400, 2.0F, 5);
+  constexpr int kDraws = 40000;
+  for (const SamplingParams& p :
+       {params(1.0F, 0, 1.0F, 0.0F, 11), params(0.7F, 0, 1.0F, 0.0F, 12),
+        params(1.0F, 64, 0.95F, 0.0F, 13), params(1.5F, 20, 1.0F, 0.0F, 14),
+        params(1.0F, 0, 0.8F, 0.0F, 15), params(1.0F, 0, 1.0F, 0.1F, 16),
+        params(2.0F, 100, 0.9F, 0.02F, 17)}) {
+    SamplingScratch scratch;
+    std::vector<int> counts(logits.size());
+    for (int i = 0; i < kDraws; ++i)
+      ++counts[static_cast<std::size_t>(sample(logits, p, i, scratch))];
+    const ExactLaw law = exact_law(logits, p);
+    int inside = 0;
+    for (const TokenId id : law.ids) inside += counts[static_cast<std::size_t>(id)];
+    EXPECT_EQ(inside, kDraws) << "a token outside the warped set was drawn";
+    const ChiSquare chi = chi_square(law, counts, kDraws);
+    // Mean k, variance 2k: five sigma above, one-sided. The seeds are fixed, so it cannot flake.
+    EXPECT_LT(chi.value, chi.degrees + 5.0 * std::sqrt(2.0 * chi.degrees))
+        << "temperature " << p.temperature << " top_k " << p.top_k << " top_p " << p.top_p
+        << " min_p " << p.min_p;
+  }
+}
+
+TEST(Sample, DependsOnItsArgumentsAlone) {
+  const std::vector<float> a = normal_logits(5000, 3.0F, 1);
+  const std::vector<float> b = normal_logits(262144, 3.0F, 2);
+  SamplingScratch shared;
+  for (int position = 0; position < 20; ++position) {
+    const SamplingParams p = params(1.2F, position % 2 == 0 ? 0 : 64, 0.95F, 0, 9);
+    SamplingScratch fresh;
+    EXPECT_EQ(sample(a, p, position, shared), sample(a, p, position, fresh));
+    EXPECT_EQ(sample(b, p, position, shared), sample(b, p, position, fresh));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::kernels
