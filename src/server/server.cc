@@ -1,1 +1,1 @@
-
+#include "tandem/server/server.h"
