@@ -1,0 +1,60 @@
+#include "tandem/kernels/cpu/context.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::kernels::cpu {
+namespace {
+
+core::Result<core::Arena> reserve_floats(int rows, int cols) {
+  const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
+  return core::Arena::reserve(count * sizeof(float), /*huge_pages=*/false);
+}
+
+}  // namespace
+
+core::Status Workspace::reserve(int max_rows, int max_inputs, int max_outputs) {
+  TANDEM_ASSIGN(input, reserve_floats(max_rows, max_inputs));
+  TANDEM_ASSIGN(attended, reserve_floats(max_rows, max_inputs));
+  TANDEM_ASSIGN(a, reserve_floats(max_rows, max_outputs));
+  TANDEM_ASSIGN(b, reserve_floats(max_rows, max_outputs));
+  TANDEM_ASSIGN(c, reserve_floats(max_rows, max_outputs));
+  TANDEM_ASSIGN(codes, ActivationBuffer::create(max_rows, max_inputs));
+  return {};
+}
+
+core::Status RopeTables::configure(const Geometry& geometry) {
+  for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
+    std::vector<float>& f = frequencies_[kind];
+    f = geometry.rope_frequencies[kind];
+    while (!f.empty() && f.back() == 0.0F) f.pop_back();
+    pairs_[kind] = static_cast<int>(f.size());
+    for (const RowSet set : {RowSet::kStep, RowSet::kDraft}) {
+      const int rows = set == RowSet::kStep ? geometry.max_rows : geometry.max_sequences;
+      TANDEM_ASSIGN(tables_[at(set, static_cast<AttentionKind>(kind))],
+                    reserve_floats(rows, 2 * pairs_[kind]));
+    }
+  }
+  return {};
+}
+
+void RopeTables::reset(RowSet set) {
+  for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
+    ready_[at(set, static_cast<AttentionKind>(kind))] = false;
+  }
+}
+
+void RopeTables::fill(const RowKernels& kernels, RowSet set, AttentionKind kind, int row,
+                      Position position) {
+  const int n = pairs(kind);
+  if (n == 0) return;
+  float* cosines = row_of(tables_[at(set, kind)], row, 2 * n);
+  kernels.rope_table(position, frequencies_[static_cast<std::size_t>(kind)].data(), n, cosines,
+                     cosines + n);
+}
+
+const float* RopeTables::cosines(RowSet set, AttentionKind kind, int row) const {
+  return row_of(tables_[at(set, kind)], row, 2 * pairs(kind));
+}
+
+}  // namespace tandem::kernels::cpu

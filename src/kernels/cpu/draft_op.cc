@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "tandem/core/check.h"
+#include "tandem/kernels/cpu/head.h"
+#include "tandem/kernels/cpu/ops.h"
+#include "tandem/kernels/cpu/product.h"
+#include "tandem/kernels/cpu/weights.h"
+
+namespace tandem::kernels::cpu {
+
+void draft_input(Context& c, const DraftWeights& w, int i, Rows x) {
+  TANDEM_CHECK(x.rows == c.step.draft_rows(i), "one row per sequence that drafts this far");
+  if (i == 0) c.rope.reset(RowSet::kDraft);
+  if (x.rows == 0) return;
+  Workspace& ws = c.workspace;
+  const Gatherer gather(w.target_embedding);
+  const int width = c.geometry.hidden;
+  TANDEM_CHECK(gather.cols() == width, "the embedding must have the target's width");
+  ProductPhase projection(c, {&ws.codes, ws.input.as<float>(), 2 * width});
+  projection.add(matrix(w.pre_projection), x.data, x.cols, x.rows);
+
+  auto job = [&](Member m) {
+    const Range rows = share_of(m, x.rows);
+    for (int r = rows.begin; r < rows.end; ++r) {
+      float* input = row_of(ws.input, r, 2 * width);
+      gather(c.step.draft_token(i, r), input);
+      c.kernels->scale(input, w.embedding_scale, width, input);
+      const std::span<const float> hidden = c.step.draft_hidden(r);
+      std::copy(hidden.begin(), hidden.end(), input + width);
+      if (projection.wants_codes()) c.matmul->quantize_row(input, 2 * width, ws.codes, r);
+    }
+    m.barrier();
+    projection.run_claimed(m);
+  };
+  run_team(c, job);
+}
+
+void draft_head(Context& c, const DraftWeights& w, int i, Rows x) {
+  if (x.rows == 0) return;
+  Workspace& ws = c.workspace;
+  const int width = c.geometry.hidden;
+  const float* norm = vector_data(w.head.norm, x.cols);
+  ProductPhase projection(c, {&ws.codes, ws.input.as<float>(), x.cols});
+  projection.add(matrix(w.post_projection), ws.c.as<float>(), width, x.rows);
+  HeadPhase head(c, w.head, {&ws.codes, ws.input.as<float>(), x.cols}, x.rows);
+  const bool wants_codes = projection.wants_codes() || head.wants_codes();
+
+  auto job = [&](Member m) {
+    const Range rows = share_of(m, x.rows);
+    head.start(m);
+    for (int r = rows.begin; r < rows.end; ++r) {
+      float* y = row_of(ws.input, r, x.cols);
+      c.kernels->rms_norm(row_of(x, r), norm, x.cols, c.eps(), y);
+      if (!c.kernels->all_finite(y, x.cols)) c.has_fault = true;
+      if (wants_codes) c.matmul->quantize_row(y, x.cols, ws.codes, r);
+    }
+    m.barrier();
+    const int tasks = head.num_tasks() + projection.num_tasks();
+    for (int t = m.claim(); t < tasks; t = m.claim()) {
+      if (t < head.num_tasks()) {
+        head.run(m, t);
+      } else {
+        projection.run(t - head.num_tasks());
+      }
+    }
+    m.barrier();
+    for (int r = rows.begin; r < rows.end; ++r) {
+      c.step.set_draft(i, r, head.best(r));
+      const float* hidden = row_of(ws.c, r, width);
+      std::copy(hidden, hidden + width, c.step.draft_hidden(r).begin());
+    }
+  };
+  run_team(c, job);
+}
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <limits>
+
+#include "tandem/core/check.h"
+#include "tandem/core/checked_math.h"
+#include "tandem/kernels/cpu/head.h"
+#include "tandem/kernels/cpu/ops.h"
+#include "tandem/kernels/cpu/weights.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+/// Writes -inf over the suppressed ids of logits [begin, begin + count).
+void suppress(const Context& c, int begin, int count, float* values) {
+  for (const TokenId id : c.geometry.suppressed) {
+    if (id >= begin && id < begin + count) {
+      values[id - begin] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+bool is_greedy(const HostStep::SampledRow& row) {
+  return row.sampling->temperature == 0.0F;
+}
+
+/// Rows [begin, end) of the sampled rows whose logits fit the workspace at once.
+Range next_chunk(const Context& c, std::span<const HostStep::SampledRow> sampled, int begin) {
+  int end = begin;
+  int logit_rows = 0;
+  for (; end < static_cast<int>(sampled.size()); ++end) {
+    if (is_greedy(sampled[static_cast<std::size_t>(end)])) continue;
+    if (logit_rows == c.logit_rows) break;
+    ++logit_rows;
+  }
+  return {begin, end};
+}
+
+}  // namespace
+
+HeadPhase::HeadPhase(Context& c, const Head& head, const Operand& input, int rows)
+    : context_(&c),
+      table_(&matrix(head.table)),
+      softcap_(head.softcap),
+      input_(input),
+      rows_(rows) {
+  TANDEM_CHECK(table_->cols() == input.cols && table_->rows() == c.geometry.vocab,
+               "the head must match the rows and the vocabulary");
+  // A task's logits fit the member's scratch.
+  const int by_scratch = std::max(1, kScratchFloats / 16 / std::max(rows, 1));
+  panels_per_task_ =
+      std::min(by_scratch, panels_per_task(table_->panels(), rows, input.cols, c.team.size()));
+  num_tasks_ = core::ceil_div(table_->panels(), panels_per_task_);
+}
+
+bool HeadPhase::wants_codes() const {
+  return table_->wants_codes();
+}
+
+void HeadPhase::start(const Member& m) const {
+  std::vector<RowMax>& best = context_->members[static_cast<std::size_t>(m.index())].best;
+  std::fill_n(best.begin(), rows_, RowMax{});
+}
+
+void HeadPhase::run(const Member& m, int task) const {
+  MemberScratch& scratch = context_->members[static_cast<std::size_t>(m.index())];
+  const int first = task * panels_per_task_;
+  const int end = std::min(first + panels_per_task_, table_->panels());
+  const int begin = first * 16;
+  const int ld = (end - first) * 16;
+  const int count = std::min(ld, context_->geometry.vocab - begin);
+  float* values = scratch.floats.as<float>();
+  // The product addresses outputs by their column in the whole row.
+  context_->matmul->matmul(*table_, *input_.codes, input_.x, input_.cols, rows_, first, end,
+                           values - begin, ld);
+  for (int r = 0; r < rows_; ++r) {
+    finish_row(scratch, r, begin, count, values + static_cast<std::ptrdiff_t>(r) * ld);
+  }
+}
+
+void HeadPhase::finish_row(MemberScratch& scratch, int row, int begin, int count,
+                           float* values) const {
+  const RowKernels& k = *context_->kernels;
+  float* full = full_logits_.empty() ? nullptr : full_logits_[static_cast<std::size_t>(row)];
+  if (full != nullptr) {
+    if (softcap_ > 0.0F) k.softcap(values, count, softcap_);
+    suppress(*context_, begin, count, values);
+    std::copy_n(values, count, full + begin);
+    return;
+  }
+  // The softcap is monotonic: the largest logit is the largest before it, too.
+  suppress(*context_, begin, count, values);
+  RowMax top = k.argmax(values, count);
+  top.index += begin;
+  RowMax& best = scratch.best[static_cast<std::size_t>(row)];
+  const bool ties_lower = top.value == best.value && top.index < best.index;
+  if (best.index < 0 || top.value > best.value || ties_lower) best = top;
+}
+
+TokenId HeadPhase::best(int row) const {
+  RowMax best;
+  for (const MemberScratch& member : context_->members) {
+    const RowMax& top = member.best[static_cast<std::size_t>(row)];
+    if (top.index < 0) continue;
+    const bool ties_lower = top.value == best.value && top.index < best.index;
+    if (best.index < 0 || top.value > best.value || ties_lower) best = top;
+  }
+  return std::max(best.index, 0);
+}
+
+void final_norm(Context& c, const Head& head, Rows x, Rows h) {
+  TANDEM_CHECK(x.rows == h.rows && x.cols == h.cols, "x and h must have one shape");
+  const float* norm = vector_data(head.norm, x.cols);
+  auto job = [&](Member m) {
+    const Range rows = share_of(m, x.rows);
+    for (int r = rows.begin; r < rows.end; ++r) {
+      // A sum of squares that overflows would give a finite row of zeros.
+      const float squares = c.kernels->rms_norm(row_of(x, r), norm, x.cols, c.eps(), row_of(h, r));
+      const bool is_finite = squares <= std::numeric_limits<float>::max();
+      if (!is_finite || !c.kernels->all_finite(row_of(h, r), x.cols)) c.has_fault = true;
+    }
+  };
+  run_team(c, job);
+}
+
+void logits(Context& c, const Head& head, Rows h, Rows out) {
+  if (h.rows == 0) return;
+  TANDEM_CHECK(h.rows == out.rows && out.cols == c.geometry.vocab, "out must be [rows, V]");
+  ProductPhase product(c, {&c.workspace.codes, h.data, h.cols});
+  product.add(matrix(head.table), out.data, out.cols, h.rows);
+  auto job = [&](Member m) {
+    const Range rows = share_of(m, h.rows);
+    if (product.wants_codes()) {
+      for (int r = rows.begin; r < rows.end; ++r) {
+        c.matmul->quantize_row(row_of(h, r), h.cols, c.workspace.codes, r);
+      }
+    }
+    m.barrier();
+    product.run_claimed(m);
+    m.barrier();
+    for (int r = rows.begin; r < rows.end; ++r) {
+      if (head.softcap > 0.0F) c.kernels->softcap(row_of(out, r), out.cols, head.softcap);
+      suppress(c, 0, out.cols, row_of(out, r));
+    }
+  };
+  run_team(c, job);
+}
+
+namespace {
+
+/// Chooses the tokens of one chunk of sampled rows.
+void choose_tokens(Context& c, const Head& head, Rows h,
+                   std::span<const HostStep::SampledRow> sampled, std::span<TokenId> chosen) {
+  Workspace& ws = c.workspace;
+  const int num_rows = static_cast<int>(sampled.size());
+  HeadPhase phase(c, head, {&ws.codes, ws.input.as<float>(), h.cols}, num_rows);
+  c.full_logits.assign(sampled.size(), nullptr);
+  int logit_row = 0;
+  for (std::size_t i = 0; i < sampled.size(); ++i) {
+    if (!is_greedy(sampled[i])) {
+      c.full_logits[i] = row_of(c.logits, logit_row++, c.geometry.vocab);
+    }
+  }
+  phase.keep_logits(c.full_logits);
+
+  auto job = [&](Member m) {
+    phase.start(m);
+    const Range rows = share_of(m, num_rows);
+    for (int r = rows.begin; r < rows.end; ++r) {
+      const float* source = row_of(h, sampled[static_cast<std::size_t>(r)].row);
+      float* z = row_of(ws.input, r, h.cols);
+      std::copy_n(source, h.cols, z);
+      if (phase.wants_codes()) c.matmul->quantize_row(z, h.cols, ws.codes, r);
+    }
+    m.barrier();
+    phase.run_claimed(m);
+    m.barrier();
+    SamplingScratch& scratch = c.members[static_cast<std::size_t>(m.index())].sampling;
+    for (int r = m.claim(); r < num_rows; r = m.claim()) {
+      const auto i = static_cast<std::size_t>(r);
+      const float* full = c.full_logits[i];
+      const auto vocab = static_cast<std::size_t>(c.geometry.vocab);
+      chosen[i] = full == nullptr
+                      ? phase.best(r)
+                      : sample({full, vocab}, *sampled[i].sampling, sampled[i].position, scratch);
+    }
+  };
+  run_team(c, job);
+}
+
+}  // namespace
+
+void verify(Context& c, const Head& head, Rows h) {
+  const std::span<const HostStep::SampledRow> sampled = c.step.sampled_rows();
+  c.chosen.resize(sampled.size());
+  for (int begin = 0; begin < static_cast<int>(sampled.size());) {
+    const Range chunk = next_chunk(c, sampled, begin);
+    const auto first = static_cast<std::size_t>(chunk.begin);
+    const auto count = static_cast<std::size_t>(chunk.end - chunk.begin);
+    choose_tokens(c, head, h, sampled.subspan(first, count),
+                  std::span(c.chosen).subspan(first, count));
+    begin = chunk.end;
+  }
+  c.step.accept(c.chosen, {h.data, static_cast<std::size_t>(h.rows) * h.cols});
+}
+
+}  // namespace tandem::kernels::cpu
