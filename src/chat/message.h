@@ -8,11 +8,11 @@
 namespace tandem::chat {
 
 struct ToolCall {
-  std::string id;
   std::string name;
   boost::json::value arguments;  ///< an object, or a string that is inserted verbatim
 };
 
+/// What a tool gave back. `response` may be any value; an object shows its members.
 struct ToolResponse {
   std::string name;
   boost::json::value response;
@@ -24,19 +24,19 @@ struct ContentPart {
   std::string text;
 };
 
-/// One message after the wire format has been checked and normalized (server/openai_types).
+/// One message after the wire format has been checked and normalized (normalize.h). Tool results
+/// lie in the message whose calls they answer; there are no messages of role "tool".
 struct Message {
-  std::string role;  ///< system, developer, user, assistant, tool (others render as they are)
-  std::vector<ContentPart> content;
+  std::string role;                  ///< system, developer, user, assistant
+  std::vector<ContentPart> content;  ///< empty: no content; several parts are joined with nothing
   std::optional<std::string> reasoning;
   std::vector<ToolCall> tool_calls;
   std::vector<ToolResponse> tool_responses;
-  std::string tool_call_id;  ///< role tool
-  std::string name;          ///< role tool: function name, if the client gave one
 };
 
 struct Tool {
-  boost::json::object function;  ///< name, description, parameters, response as the client sent them
+  boost::json::object
+      function;  ///< name, description, parameters, response as the client sent them
 };
 
 struct Conversation {
