@@ -1,0 +1,167 @@
+// The demo pair against what the reference implementation computed on the same quantized weights:
+// tests/data/goldens/demo/demo.json.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "driver.h"
+#include "support.h"
+#include "tolerances.h"
+
+namespace tandem {
+namespace {
+
+namespace json = boost::json;
+
+json::object read_demo() {
+  const std::string path = std::string(TANDEM_SOURCE_DIR) + "/tests/data/goldens/demo/demo.json";
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_TRUE(file.good()) << path;
+  return json::parse(text.str()).as_object();
+}
+
+std::vector<TokenId> ids_of(const json::value& value) {
+  return json::value_to<std::vector<TokenId>>(value);
+}
+
+class DemoGolden : public testing::PerBackend {
+ protected:
+  std::unique_ptr<model::Model> load_pair(int max_sequences = 8) const {
+    model::LoadOptions options;
+    options.kv_memory_bytes = std::size_t{256} << 20;
+    options.max_sequences = max_sequences;
+    return testing::load(testing::demo_path(testing::kDemoTarget),
+                         testing::demo_path(testing::kDemoDrafter), backend(), options);
+  }
+
+  const json::object demo_ = read_demo();
+  const testing::DemoTolerance tolerance_ = testing::demo_tolerance(GetParam());
+};
+
+/// The prompts of the file as sequences, with as many tokens as its entry `mtp` or `greedy` says.
+testing::Sequence sequence_of(const json::object& prompt, int num_tokens, int drafts) {
+  testing::Sequence sequence;
+  sequence.prompt = ids_of(prompt.at("ids"));
+  sequence.num_tokens = num_tokens;
+  sequence.drafts = drafts;
+  return sequence;
+}
+
+TEST_P(DemoGolden, GreedyTokens) {
+  const auto model = load_pair();
+  ASSERT_NE(model, nullptr);
+  std::vector<testing::Sequence> batch;
+  for (const json::value& entry : demo_.at("prompts").as_array()) {
+    batch.push_back(sequence_of(entry.as_object(), 64, 0));
+  }
+  const auto generated = testing::Driver(*model).generate(batch);
+  int equal = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const json::object& entry = demo_.at("prompts").at(i).as_object();
+    const auto expected = ids_of(entry.at("greedy"));
+    const auto gaps = json::value_to<std::vector<float>>(entry.at("gap"));
+    const auto& tokens = generated[i].tokens;
+    ASSERT_EQ(tokens.size(), expected.size());
+    const auto differs = std::mismatch(tokens.begin(), tokens.end(), expected.begin()).first;
+    const auto token = static_cast<std::size_t>(differs - tokens.begin());
+    equal += static_cast<int>(token);
+    if (token == expected.size()) continue;
+    // What follows a near-tie is covered by TeacherForcedLogProbabilities.
+    EXPECT_LE(gaps[token], tolerance_.token_gap) << entry.at("question") << " token " << token;
+  }
+  std::cout << equal << " of " << 64 * batch.size() << " tokens before the first near-tie\n";
+}
+
+TEST_P(DemoGolden, TeacherForcedLogProbabilities) {
+  const auto model = load_pair();
+  ASSERT_NE(model, nullptr);
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  double total = 0;
+  int count = 0;
+  int equal = 0;
+  for (const json::value& value : demo_.at("prompts").as_array()) {
+    const json::object& entry = value.as_object();
+    auto text = ids_of(entry.at("ids"));
+    const auto prompt_size = static_cast<int>(text.size());
+    const auto greedy = ids_of(entry.at("greedy"));
+    text.insert(text.end(), greedy.begin(), greedy.end() - 1);
+    const auto scored = model->score(text, 64, prompt_size - 1);
+    ASSERT_TRUE(scored.ok()) << scored.status().message();
+    for (std::size_t i = 0; i < greedy.size(); ++i) {
+      const auto row = std::span(*scored).subspan(i * vocab, vocab);
+      const double expected = entry.at("top_logprobs").at(i).at(0).to_number<double>();
+      ASSERT_EQ(entry.at("top_ids").at(i).at(0).to_number<TokenId>(), greedy[i]);
+      total += std::abs(testing::log_probability(row, greedy[i]) - expected);
+      ++count;
+      if (testing::argmax(row) == greedy[i]) {
+        ++equal;
+      } else {
+        EXPECT_LE(entry.at("gap").at(i).to_number<float>(), tolerance_.token_gap);
+      }
+    }
+  }
+  EXPECT_LE(total / count, tolerance_.log_probability);
+  std::cout << "mean |difference| of log-probabilities " << total / count << ", " << equal << " of "
+            << count << " tokens equal\n";
+}
+
+TEST_P(DemoGolden, PerplexityOfALongText) {
+  const auto model = load_pair();
+  ASSERT_NE(model, nullptr);
+  const json::object& perplexity = demo_.at("perplexity").as_object();
+  const auto ids = ids_of(perplexity.at("ids"));
+  const auto scored = model->score(ids, 64, 0);
+  ASSERT_TRUE(scored.ok()) << scored.status().message();
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  double nll = 0;
+  for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+    nll -= testing::log_probability(std::span(*scored).subspan(i * vocab, vocab), ids[i + 1]);
+  }
+  nll /= static_cast<double>(ids.size() - 1);
+  const double expected = perplexity.at("nll_gguf_f32").to_number<double>();
+  EXPECT_NEAR(nll, expected, tolerance_.nll);
+  std::cout << "mean NLL " << nll << ", " << nll - expected << " from the reference\n";
+}
+
+// Per draft position over all prompts, as the reference counts it: up to the end token.
+TEST_P(DemoGolden, AcceptanceOfTheDrafter) {
+  constexpr int kDrafts = 4;
+  const auto model = load_pair();
+  ASSERT_NE(model, nullptr);
+  std::vector<testing::Sequence> batch;
+  for (const json::value& value : demo_.at("prompts").as_array()) {
+    const json::object& entry = value.as_object();
+    const auto tokens = entry.at("mtp").at("dense").at("tokens").to_number<int>();
+    batch.push_back(sequence_of(entry, tokens, kDrafts));
+  }
+  std::array<int, kDrafts> drafted = {};
+  std::array<int, kDrafts> accepted = {};
+  for (const testing::Generated& out : testing::Driver(*model).generate(batch)) {
+    for (std::size_t i = 0; i < kDrafts; ++i) {
+      drafted[i] += out.drafted[i];
+      accepted[i] += out.accepted[i];
+    }
+  }
+  const json::value& expected = demo_.at("mtp_total").at("dense").at("rate_per_position");
+  for (std::size_t i = 0; i < kDrafts; ++i) {
+    const double rate = static_cast<double>(accepted[i]) / drafted[i];
+    EXPECT_NEAR(rate, expected.at(i).to_number<double>(), testing::kAcceptanceTolerance);
+    std::cout << "draft " << i + 1 << ": " << accepted[i] << " of " << drafted[i] << " accepted\n";
+  }
+}
+
+TANDEM_FOR_EACH_BACKEND(golden, DemoGolden);
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,229 @@
+// Every tiny GGUF model against what the reference implementation computed on its weights.
+// The tensors of a golden file: tests/data/goldens/README.md.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "driver.h"
+#include "support.h"
+#include "tandem/formats/safetensors.h"
+#include "tolerances.h"
+
+namespace tandem {
+namespace {
+
+using testing::GoldenModel;
+using testing::Tolerance;
+
+constexpr int kPageBudget = 64 << 20;
+
+/// A golden file; every accessor fails the test if the tensor is not there.
+class Golden {
+ public:
+  explicit Golden(const std::string& path) : file_(formats::SafetensorsFile::open(path).value()) {}
+
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  std::vector<float> floats(const std::string& name) const {
+    return file_.read_floats(name).value();
+  }
+  std::vector<TokenId> ids(const std::string& name) const {
+    const auto wide = file_.read_ints(name).value();
+    return {wide.begin(), wide.end()};
+  }
+  /// "p1.", "p7.", ...: one per prompt.
+  std::vector<std::string> prompts() const {
+    std::vector<std::string> prefixes;
+    for (const auto& tensor : file_.tensors()) {
+      if (tensor.name.ends_with(".ids") && tensor.name.find(".draft.") == std::string::npos) {
+        prefixes.push_back(tensor.name.substr(0, tensor.name.size() - 3));
+      }
+    }
+    return prefixes;
+  }
+
+ private:
+  formats::SafetensorsFile file_;
+};
+
+struct Difference {
+  float max = 0;
+  float rms = 0;
+};
+
+/// Over the finite values of `actual`: suppressed logits are -inf there but not in the goldens.
+Difference difference(std::span<const float> actual, std::span<const float> expected) {
+  EXPECT_EQ(actual.size(), expected.size());
+  double squares = 0;
+  Difference d;
+  for (std::size_t i = 0; i < std::min(actual.size(), expected.size()); ++i) {
+    if (std::isinf(actual[i])) continue;
+    const float delta = std::abs(actual[i] - expected[i]);
+    d.max = std::max(d.max, delta);
+    squares += static_cast<double>(delta) * delta;
+  }
+  d.rms = static_cast<float>(std::sqrt(squares / static_cast<double>(expected.size())));
+  return d;
+}
+
+class TinyGolden : public testing::PerBackend {
+ protected:
+  struct Context {
+    model::Model& model;
+    const Golden& golden;
+    Tolerance tolerance;
+  };
+
+  /// Runs `check` on every prompt of every model that loads.
+  void for_each_prompt(bool with_drafter,
+                       const std::function<void(const Context&, const std::string&)>& check) {
+    int models = 0;
+    for (const GoldenModel& entry : testing::golden_models()) {
+      SCOPED_TRACE(entry.model_path);
+      if (with_drafter && entry.draft_path.empty()) continue;
+      model::LoadOptions options;
+      options.kv_memory_bytes = kPageBudget;
+      auto model = testing::load(entry.model_path, entry.draft_path, backend(), options);
+      if (model == nullptr) continue;
+      ++models;
+      const Golden golden(entry.golden_path);
+      const Tolerance tolerance =
+          testing::tiny_tolerance(GetParam(), testing::is_quantized(entry.model_path));
+      for (const std::string& prompt : golden.prompts()) {
+        SCOPED_TRACE(prompt);
+        check({*model, golden, tolerance}, prompt);
+      }
+    }
+    EXPECT_GT(models, 0) << "no model of " << testing::data_dir() << " was tested";
+  }
+
+  Difference worst_;
+};
+
+TEST_P(TinyGolden, LogitsOfEveryPrompt) {
+  for_each_prompt(false, [&](const Context& c, const std::string& p) {
+    const auto ids = c.golden.ids(p + "ids");
+    auto scored = c.model.score(ids, 64, 0);
+    ASSERT_TRUE(scored.ok()) << scored.status().message();
+    const auto vocab = static_cast<std::size_t>(c.model.config().vocab);
+    const std::span<const float> all = *scored;
+    const Difference d = difference(all.last(vocab), c.golden.floats(p + "logits"));
+    worst_ = {std::max(worst_.max, d.max), std::max(worst_.rms, d.rms)};
+    EXPECT_LE(d.rms, c.tolerance.logit_rms);
+    if (c.tolerance.logit_max > 0) {
+      EXPECT_LE(d.max, c.tolerance.logit_max);
+    }
+    const auto expected = c.golden.ids(p + "argmax");
+    const auto gaps = c.golden.floats(p + "argmax_gap");
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      const std::span<const float> logits = all.subspan(row * vocab, vocab);
+      // The goldens' argmax is before suppression.
+      if (std::isinf(logits[static_cast<std::size_t>(expected[row])])) continue;
+      if (gaps[row] > c.tolerance.token_gap) {
+        EXPECT_EQ(testing::argmax(logits), expected[row]) << "row " << row;
+      }
+    }
+  });
+  std::cout << "largest logit difference " << worst_.max << ", RMS " << worst_.rms << "\n";
+}
+
+/// Runs a prompt as one chunk whose last row is sampled; the slot then holds what a drafter sees.
+kernels::SlotSnapshot run_prompt(model::Model& model, std::span<const TokenId> ids, int drafts) {
+  const int page_tokens = model.limits().kv.page_tokens;
+  std::vector<PageId> pages;
+  for (int p = 0; p * page_tokens < static_cast<int>(ids.size()); ++p) pages.push_back(p);
+  model.set_slot(0, {.temperature = 0.0F});
+  kernels::StepPlan plan;
+  plan.spans.resize(1);
+  plan.spans[0].prompt = ids;
+  plan.spans[0].keep = kernels::Keep::kLast;
+  plan.spans[0].next_drafts = drafts;
+  plan.spans[0].pages = {pages, pages};
+  const auto result = model.step(plan);
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return model.backend().read_slot(0);
+}
+
+TEST_P(TinyGolden, HiddenStateAfterThePrompt) {
+  for_each_prompt(false, [&](const Context& c, const std::string& p) {
+    const auto slot = run_prompt(c.model, c.golden.ids(p + "ids"), 0);
+    const Difference d = difference(slot.hidden, c.golden.floats(p + "hN"));
+    worst_ = {std::max(worst_.max, d.max), std::max(worst_.rms, d.rms)};
+    EXPECT_LE(d.rms, c.tolerance.hidden_rms);
+    if (c.tolerance.hidden_max > 0) {
+      EXPECT_LE(d.max, c.tolerance.hidden_max);
+    }
+    EXPECT_EQ(slot.position, static_cast<Position>(c.golden.ids(p + "ids").size()));
+  });
+  std::cout << "largest hidden difference " << worst_.max << ", RMS " << worst_.rms << "\n";
+}
+
+// Where a near-tie falls the other way, the rest is compared after the expected token.
+TEST_P(TinyGolden, GreedyTokens) {
+  int ties = 0;
+  for_each_prompt(false, [&](const Context& c, const std::string& p) {
+    const auto expected = c.golden.ids(p + "greedy");
+    const auto gaps = c.golden.floats(p + "greedy_gap");
+    testing::Driver driver(c.model);
+    testing::Sequence sequence;
+    sequence.prompt = c.golden.ids(p + "ids");
+    for (std::size_t done = 0; done < expected.size();) {
+      const std::span<const TokenId> rest = std::span(expected).subspan(done);
+      sequence.num_tokens = static_cast<int>(rest.size());
+      const auto tokens = driver.generate(sequence).tokens;
+      ASSERT_EQ(tokens.size(), rest.size());
+      const auto differs = std::mismatch(rest.begin(), rest.end(), tokens.begin()).first;
+      if (differs == rest.end()) break;
+      done += static_cast<std::size_t>(differs - rest.begin()) + 1;
+      EXPECT_LE(gaps[done - 1], c.tolerance.token_gap) << "token " << done - 1;
+      sequence.prompt.insert(sequence.prompt.end(), rest.begin(), differs + 1);
+      ++ties;
+    }
+  });
+  std::cout << ties << " near-ties fell the other way\n";
+}
+
+TEST_P(TinyGolden, DraftsOfTheDenseHead) {
+  int rounds = 0;
+  for_each_prompt(true, [&](const Context& c, const std::string& p) {
+    const std::string q = p + "draft.dense.";
+    if (!c.golden.has(q + "ids")) return;
+    const auto prompt = c.golden.ids(p + "ids");
+    const auto expected = c.golden.ids(q + "ids");
+    const auto gaps = c.golden.floats(q + "gap");
+    const auto hidden = c.golden.floats(q + "u");
+    const std::size_t width = hidden.size() / expected.size();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      SCOPED_TRACE(i);
+      const auto slot = run_prompt(c.model, prompt, static_cast<int>(i) + 1);
+      if (slot.token != c.golden.ids(p + "greedy")[0]) {
+        EXPECT_LE(c.golden.floats(p + "greedy_gap")[0], c.tolerance.token_gap);
+        return;
+      }
+      const Difference d =
+          difference(slot.draft_hidden, std::span(hidden).subspan(i * width, width));
+      worst_ = {std::max(worst_.max, d.max), std::max(worst_.rms, d.rms)};
+      EXPECT_LE(d.rms, c.tolerance.hidden_rms);
+      if (c.tolerance.hidden_max > 0) {
+        EXPECT_LE(d.max, c.tolerance.hidden_max);
+      }
+      ASSERT_EQ(slot.drafts.size(), i + 1);
+      ++rounds;
+      if (slot.drafts[i] == expected[i]) continue;
+      EXPECT_LE(gaps[i], c.tolerance.token_gap) << slot.drafts[i] << " not " << expected[i];
+      return;
+    }
+  });
+  std::cout << rounds << " draft steps, largest hidden difference " << worst_.max << ", RMS "
+            << worst_.rms << "\n";
+}
+
+TANDEM_FOR_EACH_BACKEND(golden, TinyGolden);
+
+}  // namespace
+}  // namespace tandem

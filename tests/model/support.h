@@ -1,0 +1,64 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/kernels/backend.h"
+#include "tandem/model/model.h"
+
+namespace tandem::testing {
+
+/// TANDEM_TEST_DATA if set, else tests/data of the source tree.
+std::string data_dir();
+/// Path of a file of the demo pair.
+std::string demo_path(std::string_view name);
+inline constexpr std::string_view kDemoTarget = "demo-it-Q4_K_M.gguf";
+inline constexpr std::string_view kDemoDrafter = "mtp-demo-it-Q8_0.gguf";
+
+/// A backend under test, by name: "reference" or "cpu". Cases are parametrized by it alone: the
+/// models come from a directory that may change after the cases were listed.
+std::unique_ptr<kernels::Backend> make_backend(std::string_view name);
+
+class PerBackend : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<kernels::Backend> backend() const { return make_backend(GetParam()); }
+};
+
+/// Instantiates a PerBackend suite under "prefix" for every backend.
+#define TANDEM_FOR_EACH_BACKEND(prefix, suite)                                   \
+  INSTANTIATE_TEST_SUITE_P(prefix, suite, ::testing::Values("reference", "cpu"), \
+                           [](const auto& info) { return info.param; })
+
+/// A tiny GGUF model with what the reference implementation computed on the same weights.
+struct GoldenModel {
+  std::string name;         ///< of the golden
+  std::string golden_path;  ///< .safetensors
+  std::string model_path;
+  std::string draft_path;  ///< empty: none
+};
+
+/// Every GGUF target of the data directory that has a golden: of its own name, or for files of
+/// unquantized weights of the name without the type.
+std::vector<GoldenModel> golden_models();
+
+/// Loads a model, or records why not: nullptr with a failure, or for a feature that Tandem does
+/// not have with a line in the log.
+std::unique_ptr<model::Model> load(const std::string& target, const std::string& draft,
+                                   std::unique_ptr<kernels::Backend> backend,
+                                   model::LoadOptions options = {});
+
+/// True if the file has block-quantized weights, so that integer backends round activations.
+bool is_quantized(const std::string& gguf_path);
+
+/// Index of the largest of `count` values.
+TokenId argmax(std::span<const float> values);
+
+/// log softmax(logits)[token], in double.
+double log_probability(std::span<const float> logits, TokenId token);
+
+}  // namespace tandem::testing
