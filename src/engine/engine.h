@@ -12,10 +12,10 @@
 namespace tandem::engine {
 
 struct EngineOptions {
-  int draft_length = -1;        ///< -1: adaptive; 0..kMaxDraft: fixed
-  int max_queue = 256;          ///< waiting requests; more are refused
-  int max_context = 65536;      ///< prompt + output of one request
-  int prefill_chunk = 512;      ///< most prompt rows of a step
+  int draft_length = -1;    ///< -1: adaptive; 0..kMaxDraft: fixed
+  int max_queue = 256;      ///< waiting requests; more are refused
+  int max_context = 65536;  ///< prompt + output of one request
+  int prefill_chunk = 512;  ///< most prompt rows of a step
   bool prefix_cache = true;
   std::size_t prefix_cache_bytes = 0;  ///< pages kept without a user; 0: kv memory / 32
 };

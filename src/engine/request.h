@@ -25,10 +25,10 @@ struct Request {
 };
 
 enum class FinishReason : std::uint8_t {
-  kStop,       ///< end token or stop string
-  kLength,     ///< max_tokens or the context is full
+  kStop,    ///< end token or stop string
+  kLength,  ///< max_tokens or the context is full
   kCancelled,
-  kError,      ///< see Event::error
+  kError,  ///< see Event::error
 };
 
 /// Token counts of a request so far; the numbers that `usage` reports.
@@ -43,10 +43,10 @@ struct Usage {
 /// Progress of a request. Text never cuts a character and never contains part of a stop string.
 struct Event {
   std::uint64_t request_id = 0;
-  std::string text;              ///< new text, may be empty
-  std::vector<TokenId> tokens;   ///< tokens chosen in this step
+  std::string text;                    ///< new text, may be empty
+  std::vector<TokenId> tokens;         ///< tokens chosen in this step
   std::optional<FinishReason> finish;  ///< set on the last event, exactly once
-  core::Status error;            ///< with kError
+  core::Status error;                  ///< with kError
   Usage usage;
 };
 

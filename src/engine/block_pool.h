@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tandem/core/status.h"
+#include "tandem/core/units.h"
+#include "tandem/kernels/backend.h"
+
+namespace tandem::engine {
+
+using kernels::AttentionKind;
+inline constexpr std::array<AttentionKind, kernels::kNumAttentionKinds> kAttentionKinds = {
+    AttentionKind::kSliding, AttentionKind::kFull};
+
+constexpr std::size_t index_of(AttentionKind kind) {
+  return static_cast<std::size_t>(kind);
+}
+
+/// KV pages of both kinds under one byte budget: ids and user counts, no contents. A page is free,
+/// in use (held by at least one block table) or idle (allocated, but without a user: kept by the
+/// prefix cache). Freed ids are reused last in, first out and new ids are taken only when none is
+/// free, so that the memory ever touched stays close to the largest need. Thread: engine.
+class BlockPool {
+ public:
+  BlockPool(const kernels::KvLayout& layout, std::size_t budget_bytes);
+
+  int page_tokens() const { return layout_.page_tokens; }
+  std::size_t page_bytes(AttentionKind kind) const { return layout_.page_bytes[index_of(kind)]; }
+
+  /// Whether one more page of `kind` fits the budget; idle pages count as taken.
+  bool can_allocate(AttentionKind kind) const;
+  /// A page with one user, or kNoPage.
+  PageId allocate(AttentionKind kind);
+  /// Adds a user to an allocated page.
+  void retain(AttentionKind kind, PageId page);
+  /// Takes a user away and returns how many are left. At 0 the page is idle until free().
+  int release(AttentionKind kind, PageId page);
+  /// Gives an idle page back.
+  void free(AttentionKind kind, PageId page);
+
+  int users(AttentionKind kind, PageId page) const;
+
+  std::size_t budget_bytes() const { return budget_bytes_; }
+  std::size_t bytes_used() const { return bytes_used_; }
+  std::size_t bytes_idle() const { return bytes_idle_; }
+
+  /// Recounts users and bytes. `users`: by kind and page, counted from the block tables; pages
+  /// beyond its end have none. kInternal names the first page that differs.
+  core::Status check(const std::array<std::vector<int>, kernels::kNumAttentionKinds>& users) const;
+
+ private:
+  static constexpr int kFree = -1;
+  struct Pages {
+    std::vector<int> users;    // by id, kFree: on the free list; grows with the ids handed out
+    std::vector<PageId> free;  // a stack
+  };
+
+  Pages& pages(AttentionKind kind) { return pages_[index_of(kind)]; }
+  const Pages& pages(AttentionKind kind) const { return pages_[index_of(kind)]; }
+
+  kernels::KvLayout layout_;
+  std::size_t budget_bytes_;
+  std::size_t bytes_used_ = 0;
+  std::size_t bytes_idle_ = 0;
+  std::array<Pages, kernels::kNumAttentionKinds> pages_;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,310 @@
+#include "tandem/engine/engine_core.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tandem/core/check.h"
+#include "tandem/core/log.h"
+#include "tandem/engine/request_check.h"
+
+namespace tandem::engine {
+namespace {
+
+// A prompt chunk delays the next token of everybody who decodes. 256 rows keep the pause near that
+// of a step with 32 verified spans; larger chunks gain little for the prompt.
+constexpr int kPromptRowsWhileDecoding = 256;
+constexpr std::uint64_t kWarnAfterDrafts = 500;
+constexpr double kLowAcceptance = 0.2;
+
+SchedulerOptions scheduler_options(const model::StepRunner::Limits& limits,
+                                   const EngineOptions& options) {
+  SchedulerOptions out;
+  out.max_sequences = std::min({limits.max_sequences, limits.max_rows, limits.max_kept_rows});
+  out.max_rows = limits.max_rows;
+  out.max_kept_rows = limits.max_kept_rows;
+  out.prefill_chunk = std::clamp(options.prefill_chunk, 1, std::max(1, limits.max_rows));
+  out.prompt_rows_while_decoding = std::min(out.prefill_chunk, kPromptRowsWhileDecoding);
+  return out;
+}
+
+KvOptions kv_options(const model::StepRunner::Limits& limits, const EngineOptions& options) {
+  KvOptions out;
+  out.layout = limits.kv;
+  out.budget_bytes = limits.kv_memory_bytes;
+  out.window = limits.window;
+  out.prefix_cache = options.prefix_cache;
+  out.prefix_cache_bytes =
+      options.prefix_cache_bytes > 0 ? options.prefix_cache_bytes : limits.kv_memory_bytes / 32;
+  return out;
+}
+
+}  // namespace
+
+core::Result<std::unique_ptr<EngineCore>> EngineCore::create(model::StepRunner& runner,
+                                                             const tokenizer::Tokenizer& tokenizer,
+                                                             const EngineOptions& options,
+                                                             Clock clock) {
+  const model::StepRunner::Limits& limits = runner.limits();
+  TANDEM_CHECK(limits.kv.page_tokens > 0 && limits.kv.page_bytes[0] > 0 &&
+                   limits.kv.page_bytes[1] > 0 && limits.window > 0 && limits.max_sequences > 0 &&
+                   limits.max_rows > 0 && limits.max_kept_rows > 0,
+               "a runner has slots, rows, a window and pages of both kinds");
+  if (options.draft_length < -1 || options.draft_length > kMaxDraft) {
+    return core::invalid_argument(fmt::format("the draft length is {}; give auto or 0 to {}",
+                                              options.draft_length, kMaxDraft));
+  }
+  if (options.max_queue < 0 || options.max_context < 2) {
+    return core::invalid_argument(
+        fmt::format("a queue of {} and a context of {} tokens serve nobody; give at least 0 and 2",
+                    options.max_queue, options.max_context));
+  }
+  std::unique_ptr<EngineCore> core(new EngineCore(runner, tokenizer, options, std::move(clock)));
+  if (core->context_ < 2) {
+    return core::resource_exhausted(
+        fmt::format("the KV memory of {} bytes holds {} tokens of one sequence; raise --kv-memory",
+                    limits.kv_memory_bytes, core->kv_.capacity_tokens()));
+  }
+  return core;
+}
+
+EngineCore::EngineCore(model::StepRunner& runner, const tokenizer::Tokenizer& tokenizer,
+                       const EngineOptions& options, Clock clock)
+    : runner_(&runner),
+      tokenizer_(&tokenizer),
+      options_(options),
+      clock_(std::move(clock)),
+      scheduler_options_(scheduler_options(runner.limits(), options)),
+      kv_(kv_options(runner.limits(), options)),
+      scheduler_(scheduler_options_, kv_),
+      draft_policy_(std::clamp(runner.limits().max_draft, 0, kMaxDraft)) {
+  const int wanted = std::min(options.max_context, runner.limits().max_context);
+  context_ = std::min(wanted, kv_.capacity_tokens());
+  is_context_bound_by_kv_ = context_ < wanted;
+}
+
+core::Status EngineCore::check_request(const Request& request) const {
+  return engine::check_request(request, tokenizer_->vocab_size(), context_,
+                               is_context_bound_by_kv_);
+}
+
+void EngineCore::add(Request request, EventSink sink) {
+  std::vector<TokenId> prompt = std::move(request.prompt);
+  const int max_tokens = request.max_tokens;
+  const std::optional<int> draft_length = request.draft_length;
+  auto owned = std::make_unique<Job>(std::move(request), std::move(sink), *tokenizer_);
+  Job& job = *owned;
+  Sequence& s = job.sequence;
+  s.request_id = job.id;
+  s.age = next_age_++;
+  s.tokens = std::move(prompt);
+  s.num_prompt = s.length();
+  s.max_length = context_;
+  if (max_tokens > 0 && max_tokens < context_ - s.num_prompt) {
+    s.max_length = s.num_prompt + max_tokens;
+  }
+  if (draft_length.has_value() || options_.draft_length >= 0) {
+    s.draft_length = draft_length.value_or(options_.draft_length);
+  }
+  job.usage.prompt_tokens = s.num_prompt;
+  jobs_.emplace(job.id, std::move(owned));
+  scheduler_.add(s);
+}
+
+void EngineCore::cancel(std::uint64_t id) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end()) return;
+  Event event;
+  event.finish = FinishReason::kCancelled;
+  finish(*it->second, std::move(event));
+}
+
+void EngineCore::finish_all(FinishReason reason, const core::Status& error) {
+  while (!jobs_.empty()) {
+    Event event;
+    event.finish = reason;
+    event.error = error;
+    finish(*jobs_.begin()->second, std::move(event));
+  }
+}
+
+void EngineCore::step() {
+  PlannedStep& step = scheduler_.plan();
+  TANDEM_CHECK(!step.sequences.empty(), "the oldest sequence can always run");
+  for (const Sequence* s : step.admitted) {
+    runner_->set_slot(s->slot, jobs_.at(s->request_id)->sampling);
+  }
+  choose_drafts(step);
+  const double start = clock_();
+  const core::Result<kernels::StepResult> result = runner_->step(step.plan);
+  const double seconds = clock_() - start;
+  ++stats_.steps;
+  stats_.busy_seconds += seconds;
+  if (!result.ok()) {
+    stats_.healthy = false;
+    core::log_error(
+        fmt::format("a step failed, no more requests are served: {}", result.status().message()));
+    finish_all(FinishReason::kError, result.status());
+    return;
+  }
+  observe_cost(step, seconds);
+  commit(step, *result);
+}
+
+void EngineCore::choose_drafts(PlannedStep& step) {
+  const int max_draft = std::min(runner_->limits().max_draft, kMaxDraft);
+  if (max_draft == 0) return;
+  adaptive_.clear();
+  const auto samples = [&](std::size_t i) {
+    const kernels::Span& span = step.plan.spans[i];
+    return span.is_decode() || span.keep == kernels::Keep::kLast;
+  };
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    const Sequence& s = *step.sequences[i];
+    if (samples(i) && !s.draft_length.has_value()) adaptive_.push_back(&s.acceptance);
+  }
+  const int adaptive_length = draft_policy_.choose(adaptive_);
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    const Sequence& s = *step.sequences[i];
+    if (!samples(i)) continue;
+    // This step adds at least one token, which leaves one draft less to be useful.
+    const int useful = std::min(max_draft, s.useful_drafts() - 1);
+    step.plan.spans[i].next_drafts =
+        std::max(0, std::min(s.draft_length.value_or(adaptive_length), useful));
+  }
+}
+
+void EngineCore::observe_cost(const PlannedStep& step, double seconds) {
+  StepWork work;
+  for (const kernels::Span& span : step.plan.spans) {
+    if (!span.is_decode()) return;  // prompt rows have another price
+    ++work.sequences;
+    work.rows += 1 + span.num_drafts;
+    work.draft_steps = std::max(work.draft_steps, span.next_drafts);
+    work.draft_rows += span.next_drafts;
+  }
+  if (seconds > 0) draft_policy_.observe_step(work, seconds);
+}
+
+void EngineCore::commit(const PlannedStep& step, const kernels::StepResult& result) {
+  TANDEM_CHECK(result.spans.size() == step.sequences.size(), "a result for every span");
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    commit_span(*step.sequences[i], step.plan.spans[i], result.spans[i]);
+  }
+  if (!has_warned_ && stats_.drafted_at[0] >= kWarnAfterDrafts &&
+      static_cast<double>(stats_.accepted_at[0]) <
+          kLowAcceptance * static_cast<double>(stats_.drafted_at[0])) {
+    has_warned_ = true;
+    core::log_warning(
+        fmt::format("{} of {} first drafts were accepted: the drafter may not belong to this model",
+                    stats_.accepted_at[0], stats_.drafted_at[0]));
+  }
+}
+
+void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
+                             const kernels::SpanResult& result) {
+  Job& job = *jobs_.at(s.request_id);
+  if (!span.is_decode()) s.commit_prompt(static_cast<int>(span.prompt.size()));
+  if (!span.is_decode() && span.keep != kernels::Keep::kLast) {
+    kv_.settle(s);
+    return;
+  }
+  TANDEM_CHECK(result.slot == s.slot && result.num_tokens >= 1, "a sampled span yields a token");
+  if (span.is_decode()) count_drafts(job, result);
+  if (job.usage.completion_tokens == 0) {
+    job.usage.cached_tokens = s.cached_prompt;
+    stats_.prompt_tokens += static_cast<std::uint64_t>(s.num_prompt);
+    stats_.cached_tokens += static_cast<std::uint64_t>(s.cached_prompt);
+  }
+
+  Event event;
+  const auto chosen = std::span(result.tokens).first(static_cast<std::size_t>(result.num_tokens));
+  for (const TokenId token : chosen) {
+    event.tokens.push_back(token);
+    const int length = s.length() + static_cast<int>(event.tokens.size());
+    if (job.output.push(token, event.text)) {
+      event.finish = FinishReason::kStop;
+    } else if (length == s.max_length) {
+      event.finish = FinishReason::kLength;
+    }
+    if (event.finish.has_value()) break;
+  }
+  if (event.finish.has_value()) job.output.flush(event.text);
+  s.commit_tokens(event.tokens);
+  s.state = SequenceState::kDecode;
+  s.held_drafts = span.next_drafts;
+  kv_.settle(s);
+  job.usage.completion_tokens += static_cast<int>(event.tokens.size());
+  stats_.generated_tokens += event.tokens.size();
+  if (event.finish.has_value()) {
+    finish(job, std::move(event));
+  } else {
+    event.request_id = job.id;
+    event.usage = job.usage;
+    events_.push_back({&job, std::move(event)});
+  }
+}
+
+void EngineCore::count_drafts(Job& job, const kernels::SpanResult& result) {
+  const int accepted = result.num_tokens - 1;
+  ++stats_.verify_steps;
+  if (result.num_drafted == 0) return;
+  ++stats_.draft_rounds;
+  for (int i = 0; i < result.num_drafted; ++i) {
+    ++stats_.drafted_at[static_cast<std::size_t>(i)];
+    if (i < accepted) ++stats_.accepted_at[static_cast<std::size_t>(i)];
+  }
+  job.usage.drafted_tokens += result.num_drafted;
+  job.usage.accepted_tokens += accepted;
+  draft_policy_.observe_acceptance(job.sequence.acceptance, result.num_drafted, accepted);
+}
+
+void EngineCore::finish(Job& job, Event event) {
+  scheduler_.remove(job.sequence);
+  switch (*event.finish) {
+    case FinishReason::kCancelled:
+      ++stats_.requests_cancelled;
+      break;
+    case FinishReason::kError:
+      ++stats_.requests_failed;
+      break;
+    default:
+      ++stats_.requests_finished;
+  }
+  event.request_id = job.id;
+  event.usage = job.usage;
+  const auto it = jobs_.find(job.id);
+  finished_.push_back(std::move(it->second));
+  jobs_.erase(it);
+  events_.push_back({&job, std::move(event)});
+}
+
+std::vector<std::uint64_t> EngineCore::deliver() {
+  for (const PendingEvent& pending : events_) pending.job->sink(pending.event);
+  events_.clear();
+  std::vector<std::uint64_t> ids;
+  for (const std::unique_ptr<Job>& job : finished_) ids.push_back(job->id);
+  finished_.clear();
+  return ids;
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats = stats_;
+  stats.preemptions = scheduler_.preemptions();
+  stats.running = scheduler_.num_running();
+  stats.waiting = static_cast<int>(jobs_.size()) - stats.running;
+  stats.kv_bytes_used = kv_.pool().bytes_used();
+  stats.kv_bytes_cached = kv_.pool().bytes_idle();
+  stats.kv_bytes_total = kv_.pool().budget_bytes();
+  return stats;
+}
+
+core::Status EngineCore::check_invariants() const {
+  std::vector<const Sequence*> sequences;
+  for (const auto& [id, job] : jobs_) sequences.push_back(&job->sequence);
+  return kv_.check(sequences);
+}
+
+}  // namespace tandem::engine

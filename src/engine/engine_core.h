@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tandem/core/status.h"
+#include "tandem/engine/draft_policy.h"
+#include "tandem/engine/engine.h"
+#include "tandem/engine/kv_manager.h"
+#include "tandem/engine/output.h"
+#include "tandem/engine/request.h"
+#include "tandem/engine/scheduler.h"
+#include "tandem/model/step_runner.h"
+#include "tandem/tokenizer/tokenizer.h"
+
+namespace tandem::engine {
+
+/// The engine without its thread: plan, run, commit; then deliver the events. Everything is called
+/// by one thread, except check_request(), which any thread may call.
+class EngineCore {
+ public:
+  /// Seconds from any origin, never going back.
+  using Clock = std::function<double()>;
+
+  /// `runner` and `tokenizer` must outlive the core. Fails with kInvalidArgument or
+  /// kResourceExhausted when options and limits leave no room for a single request.
+  static core::Result<std::unique_ptr<EngineCore>> create(model::StepRunner& runner,
+                                                          const tokenizer::Tokenizer& tokenizer,
+                                                          const EngineOptions& options,
+                                                          Clock clock);
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  /// Whether a request is well-formed and can ever be served.
+  core::Status check_request(const Request& request) const;
+  int max_sequences() const { return scheduler_options_.max_sequences; }
+  /// Most tokens of a text, prompt and output.
+  int context() const { return context_; }
+
+  /// Queues a request that check_request() found good.
+  void add(Request request, EventSink sink);
+  void cancel(std::uint64_t id);
+  /// Ends all requests with `reason`.
+  void finish_all(FinishReason reason, const core::Status& error);
+
+  bool has_work() const { return scheduler_.has_work(); }
+  /// Runs one step and gathers its events. Needs has_work().
+  void step();
+  /// Sends the gathered events and forgets finished requests; returns the ids of those.
+  std::vector<std::uint64_t> deliver();
+
+  EngineStats stats() const;
+  const DraftPolicy& draft_policy() const { return draft_policy_; }
+  /// Between steps: see KvManager::check.
+  core::Status check_invariants() const;
+
+ private:
+  struct Job {
+    Job(Request&& request, EventSink&& event_sink, const tokenizer::Tokenizer& tokenizer)
+        : id(request.id),
+          sampling(request.sampling),
+          output(tokenizer, std::move(request.stop), request.ignore_eos),
+          sink(std::move(event_sink)) {}
+    std::uint64_t id;
+    kernels::SamplingParams sampling;
+    Sequence sequence;
+    Output output;
+    Usage usage;
+    EventSink sink;
+  };
+  struct PendingEvent {
+    Job* job = nullptr;
+    Event event;
+  };
+
+  EngineCore(model::StepRunner& runner, const tokenizer::Tokenizer& tokenizer,
+             const EngineOptions& options, Clock clock);
+
+  void choose_drafts(PlannedStep& step);
+  void commit(const PlannedStep& step, const kernels::StepResult& result);
+  void commit_span(Sequence& sequence, const kernels::Span& span,
+                   const kernels::SpanResult& result);
+  void count_drafts(Job& job, const kernels::SpanResult& result);
+  void observe_cost(const PlannedStep& step, double seconds);
+  void finish(Job& job, Event event);
+
+  model::StepRunner* runner_;
+  const tokenizer::Tokenizer* tokenizer_;
+  EngineOptions options_;
+  Clock clock_;
+  SchedulerOptions scheduler_options_;
+  KvManager kv_;
+  Scheduler scheduler_;
+  DraftPolicy draft_policy_;
+  int context_ = 0;
+  bool is_context_bound_by_kv_ = false;
+
+  std::uint64_t next_age_ = 0;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Job>> jobs_;
+  std::vector<std::unique_ptr<Job>> finished_;  // until their last event was delivered
+  std::vector<PendingEvent> events_;
+  std::vector<const AcceptanceHistory*> adaptive_;  // scratch of choose_drafts
+  EngineStats stats_;
+  bool has_warned_ = false;
+};
+
+}  // namespace tandem::engine

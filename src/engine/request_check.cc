@@ -1,0 +1,72 @@
+#include "tandem/engine/request_check.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace tandem::engine {
+namespace {
+
+core::Status check_prompt(const Request& request, int vocab_size, int context,
+                          bool is_bound_by_kv) {
+  if (request.prompt.empty()) return core::invalid_argument("the prompt has no token");
+  if (request.prompt.size() >= static_cast<std::size_t>(context)) {
+    return core::invalid_argument(fmt::format(
+        "the prompt has {} tokens and needs room for an answer, but the {} {} tokens; shorten the "
+        "prompt or raise {}",
+        request.prompt.size(), is_bound_by_kv ? "KV memory holds" : "context has", context,
+        is_bound_by_kv ? "--kv-memory" : "--context"));
+  }
+  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+    const TokenId token = request.prompt[i];
+    if (token < 0 || token >= vocab_size) {
+      return core::invalid_argument(
+          fmt::format("prompt token {} at index {} is not in the vocabulary of {} entries", token,
+                      i, vocab_size));
+    }
+  }
+  return {};
+}
+
+core::Status check_sampling(const kernels::SamplingParams& p) {
+  if (!std::isfinite(p.temperature) || p.temperature < 0.0F) {
+    return core::invalid_argument(
+        fmt::format("temperature is {}; give a number from 0", p.temperature));
+  }
+  if (!(p.top_p > 0.0F && p.top_p <= 1.0F)) {
+    return core::invalid_argument(
+        fmt::format("top_p is {}; give a number above 0 and up to 1", p.top_p));
+  }
+  if (!(p.min_p >= 0.0F && p.min_p <= 1.0F)) {
+    return core::invalid_argument(fmt::format("min_p is {}; give a number from 0 to 1", p.min_p));
+  }
+  if (p.top_k < 0) {
+    return core::invalid_argument(fmt::format("top_k is {}; give 0 (off) or more", p.top_k));
+  }
+  return {};
+}
+
+}  // namespace
+
+core::Status check_request(const Request& request, int vocab_size, int context,
+                           bool is_bound_by_kv) {
+  TANDEM_TRY(check_prompt(request, vocab_size, context, is_bound_by_kv));
+  TANDEM_TRY(check_sampling(request.sampling));
+  if (request.max_tokens < 0) {
+    return core::invalid_argument(
+        fmt::format("max_tokens is {}; give 0 (no limit) or more", request.max_tokens));
+  }
+  if (request.draft_length && (*request.draft_length < 0 || *request.draft_length > kMaxDraft)) {
+    return core::invalid_argument(
+        fmt::format("draft_length is {}; give 0 to {}", *request.draft_length, kMaxDraft));
+  }
+  for (const std::string& stop : request.stop) {
+    // A stop string that starts inside a character would cut one in the output.
+    if (stop.empty() || (static_cast<unsigned char>(stop[0]) & 0xC0U) == 0x80U) {
+      return core::invalid_argument("a stop string is empty or does not start with a character");
+    }
+  }
+  return {};
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,176 @@
+#include "tandem/engine/scheduler.h"
+
+#include <algorithm>
+
+#include "tandem/core/check.h"
+
+namespace tandem::engine {
+
+Scheduler::Scheduler(const SchedulerOptions& options, KvManager& kv) : options_(options), kv_(&kv) {
+  TANDEM_CHECK(options.max_sequences <= std::min(options.max_rows, options.max_kept_rows),
+               "every running sequence gets a row");
+  for (int slot = options.max_sequences; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+void Scheduler::add(Sequence& sequence) {
+  waiting_.push_back(&sequence);
+}
+
+void Scheduler::remove(Sequence& sequence) {
+  if (sequence.state == SequenceState::kWaiting) {
+    std::erase(waiting_, &sequence);
+  } else {
+    leave_slot(sequence);
+  }
+}
+
+void Scheduler::leave_slot(Sequence& sequence) {
+  std::erase(running_, &sequence);
+  kv_->release(sequence);
+  free_slots_.push_back(sequence.slot);
+  sequence.slot = -1;
+  sequence.held_drafts = 0;
+  sequence.state = SequenceState::kWaiting;
+}
+
+PlannedStep& Scheduler::plan() {
+  step_.plan.spans.clear();
+  step_.sequences.clear();
+  step_.admitted.clear();
+  assignments_.clear();
+  rows_left_ = options_.max_rows;
+  kept_left_ = options_.max_kept_rows;
+  has_preempted_ = false;
+  plan_decodes();
+  prompt_rows_left_ = std::min(rows_left_, options_.prefill_chunk);
+  if (!assignments_.empty()) {
+    prompt_rows_left_ = std::min(prompt_rows_left_, options_.prompt_rows_while_decoding);
+  }
+  plan_prompts();
+  if (!has_preempted_) admit();
+  build_spans();
+  return step_;
+}
+
+void Scheduler::plan_decodes() {
+  // Drafts take only what is left when every running sequence has its row, and new prompts a
+  // share: a prompt must never wait for drafts.
+  const auto newcomers = static_cast<int>(std::min(waiting_.size(), free_slots_.size()));
+  const int rows_for_new = newcomers > 0 ? options_.max_rows / 4 : 0;
+  int draft_rows = std::min(options_.max_rows - rows_for_new, options_.max_kept_rows - newcomers) -
+                   num_running();
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Sequence& s = *running_[i];
+    if (s.state != SequenceState::kDecode) continue;
+    int drafts = std::max(0, std::min({s.held_drafts, s.useful_drafts(), draft_rows}));
+    while (!kv_->reserve(s, s.computed + 1 + drafts)) {
+      if (drafts > 0) {
+        drafts = 0;
+      } else if (preempt_youngest(s) == &s) {
+        break;
+      }
+    }
+    if (s.state != SequenceState::kDecode) break;  // it was the youngest: nobody follows
+    draft_rows -= drafts;
+    assign(s, 1 + drafts);
+  }
+}
+
+void Scheduler::plan_prompts() {
+  for (std::size_t i = 0; i < running_.size() && prompt_rows_left_ > 0; ++i) {
+    Sequence& s = *running_[i];
+    if (s.state != SequenceState::kPrefill) continue;
+    const int rows = reserve_chunk(s, true);
+    if (s.state != SequenceState::kPrefill) break;  // preempted itself
+    if (rows > 0) assign(s, rows);
+  }
+}
+
+void Scheduler::admit() {
+  while (!waiting_.empty() && !free_slots_.empty() && prompt_rows_left_ > 0 && kept_left_ > 0) {
+    Sequence& s = *waiting_.front();
+    // Room for a page more of each kind per sequence: without it the newcomer would be preempted
+    // as soon as the others grow.
+    const std::size_t reserve = running_.size() * kv_->page_pair_bytes();
+    if (!running_.empty() && !kv_->fits(s, options_.prompt_rows_while_decoding, reserve)) return;
+    kv_->attach_prefix(s);
+    const int rows = reserve_chunk(s, false);
+    if (rows == 0) {
+      kv_->release(s);
+      return;
+    }
+    waiting_.pop_front();
+    s.slot = free_slots_.back();
+    free_slots_.pop_back();
+    s.state = SequenceState::kPrefill;
+    if (!s.was_admitted) s.cached_prompt = std::min(s.computed, s.num_prompt);
+    s.was_admitted = true;
+    running_.insert(std::ranges::upper_bound(running_, s.age, {}, &Sequence::age), &s);
+    step_.admitted.push_back(&s);
+    assign(s, rows);
+  }
+}
+
+int Scheduler::reserve_chunk(Sequence& s, bool may_preempt) {
+  const int wanted = std::min(s.length() - s.computed, prompt_rows_left_);
+  while (!kv_->reserve(s, s.computed + wanted)) {
+    const int possible = kv_->reserved_end(s) - s.computed;
+    if (possible > 0) return std::min(wanted, possible);
+    if (!may_preempt || preempt_youngest(s) == nullptr) {
+      kv_->trim(s);
+      return 0;
+    }
+    if (s.state != SequenceState::kPrefill) return 0;
+  }
+  return wanted;
+}
+
+void Scheduler::assign(Sequence& s, int rows) {
+  assignments_.push_back({&s, rows});
+  rows_left_ -= rows;
+  if (s.state == SequenceState::kDecode) {
+    kept_left_ -= rows;
+  } else {
+    prompt_rows_left_ -= rows;
+    if (s.computed + rows == s.length()) --kept_left_;
+  }
+}
+
+bool Scheduler::is_assigned(const Sequence& s) const {
+  return std::ranges::find(assignments_, &s, &Assignment::sequence) != assignments_.end();
+}
+
+Sequence* Scheduler::preempt_youngest(const Sequence& for_whom) {
+  const auto victim = std::find_if(running_.rbegin(), running_.rend(),
+                                   [this](const Sequence* s) { return !is_assigned(*s); });
+  if (victim == running_.rend() || (*victim)->age < for_whom.age) return nullptr;
+  Sequence& s = **victim;
+  leave_slot(s);
+  waiting_.push_front(&s);
+  ++preemptions_;
+  has_preempted_ = true;
+  return &s;
+}
+
+void Scheduler::build_spans() {
+  for (const auto& [s, rows] : assignments_) {
+    kernels::Span span;
+    span.slot = s->slot;
+    if (s->state == SequenceState::kDecode) {
+      span.first_position = s->computed;
+      span.num_drafts = rows - 1;
+    } else {
+      span.prompt = std::span(s->tokens).subspan(static_cast<std::size_t>(s->computed),
+                                                 static_cast<std::size_t>(rows));
+      span.first_position = s->computed;
+      span.keep = s->computed + rows == s->length() ? kernels::Keep::kLast : kernels::Keep::kNone;
+    }
+    for (const AttentionKind kind : kAttentionKinds) {
+      span.pages[index_of(kind)] = s->tables[index_of(kind)].pages;
+    }
+    step_.plan.spans.push_back(span);
+    step_.sequences.push_back(s);
+  }
+}
+
+}  // namespace tandem::engine
