@@ -23,8 +23,7 @@ struct Entry {
   static void quantize_row(const float* x, int cols, const ActivationBuffer& out, int row) {
     TANDEM_CHECK(cols % 32 == 0 && cols <= out.max_cols(), "columns that the buffer cannot hold");
     TANDEM_CHECK(row >= 0 && row < out.max_rows(), "row outside the buffer");
-    kernels.quantize_row(x, cols,
-                         {out.codes(row), out.scales(row), out.sums16(row), out.sums32(row)});
+    kernels.quantize_row(x, cols, out.row(row));
   }
 
   static void matmul(const PackedMatrix& w, const ActivationBuffer& codes, const float* x, int x_ld,
@@ -36,7 +35,8 @@ struct Entry {
     if (w.wants_codes()) {
       TANDEM_CHECK(num_rows <= codes.max_rows() && matrix.cols <= codes.max_cols(),
                    "more activations than the buffer holds");
-      a = codes.view();
+      a.codes = codes.row(0);
+      a.codes_stride = codes.stride();
     } else {
       a.x = x;
       a.x_stride = static_cast<std::size_t>(x_ld);
@@ -69,52 +69,16 @@ core::Result<ActivationBuffer> ActivationBuffer::create(int max_rows, int max_co
   ActivationBuffer buffer;
   buffer.max_rows_ = max_rows;
   buffer.max_cols_ = max_cols;
-  const auto cols = core::round_up<std::size_t>(static_cast<std::size_t>(max_cols), kGroup);
-  // One cache line more than needed: rows of a power-of-two length must not share cache sets.
-  buffer.stride_codes_ = core::round_up<std::size_t>(cols, 64) + 64;
-  buffer.stride_scales_ = core::round_up<std::size_t>(cols / kGroup, 16);
-  buffer.stride_sums_ = core::round_up<std::size_t>(cols / 16 + cols / 32, 16);
-  const std::size_t row_bytes =
-      buffer.stride_codes_ + 4 * buffer.stride_scales_ + 4 * buffer.stride_sums_;
-  const auto bytes = core::checked_mul(static_cast<std::size_t>(max_rows), row_bytes);
+  // An odd number of cache lines: rows must not share cache sets.
+  const auto groups = core::ceil_div(static_cast<std::size_t>(max_cols), std::size_t{32});
+  buffer.stride_ = core::round_up<std::size_t>(groups, 8) + 4;
+  const auto bytes =
+      core::checked_mul(static_cast<std::size_t>(max_rows), buffer.stride_ * sizeof(CodeGroup));
   if (!bytes) return core::invalid_argument("activation rows and columns are out of range");
   TANDEM_ASSIGN(core::Arena arena, core::Arena::reserve(*bytes, /*huge_pages=*/true));
-  // Shared because a step hands views of one buffer to several operations.
   const auto owner = std::make_shared<core::Arena>(std::move(arena));
-  buffer.memory_ = std::shared_ptr<std::byte>(owner, owner->data());
+  buffer.groups_ = std::shared_ptr<CodeGroup>(owner, owner->as<CodeGroup>());
   return buffer;
-}
-
-std::int8_t* ActivationBuffer::codes(int row) const {
-  return reinterpret_cast<std::int8_t*>(memory_.get()) +
-         static_cast<std::size_t>(row) * stride_codes_;
-}
-
-float* ActivationBuffer::scales(int row) const {
-  std::byte* base = memory_.get() + static_cast<std::size_t>(max_rows_) * stride_codes_;
-  return reinterpret_cast<float*>(base) + static_cast<std::size_t>(row) * stride_scales_;
-}
-
-std::int32_t* ActivationBuffer::sums16(int row) const {
-  std::byte* base =
-      memory_.get() + static_cast<std::size_t>(max_rows_) * (stride_codes_ + 4 * stride_scales_);
-  return reinterpret_cast<std::int32_t*>(base) + static_cast<std::size_t>(row) * stride_sums_;
-}
-
-std::int32_t* ActivationBuffer::sums32(int row) const {
-  return sums16(row) + core::round_up(max_cols_, kGroup) / 16;
-}
-
-Activations ActivationBuffer::view() const {
-  Activations a;
-  a.codes = codes(0);
-  a.codes_stride = stride_codes_;
-  a.scales = scales(0);
-  a.scales_stride = stride_scales_;
-  a.sums16 = sums16(0);
-  a.sums32 = sums32(0);
-  a.sums_stride = stride_sums_;
-  return a;
 }
 
 core::Result<const MatmulKernels*> matmul_kernels(std::string_view isa) {

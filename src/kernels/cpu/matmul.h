@@ -9,38 +9,28 @@
 #include "tandem/core/tensor.h"
 #include "tandem/core/thread_team.h"
 #include "tandem/kernels/backend.h"
+#include "tandem/kernels/cpu/panel.h"
 
 namespace tandem::kernels::cpu {
 
-/// Activations of one matrix product in both forms that weights ask for. For each row the int8
-/// codes come with one f32 scale per kGroup values along K (symmetric, round to nearest even,
-/// clamp to +-127) and the integer sums that offset formats need.
-/// Layout and padding are private to the matmul; allocate through ActivationBuffer.
-inline constexpr int kGroup = 128;
-static_assert(kGroup == 32 || kGroup == 128);
-
-struct Activations;
-
+/// The int8 form of up to max_rows rows of activations, which quantized weights are multiplied
+/// with: see CodeGroup. Copies share the memory.
 class ActivationBuffer {
  public:
   ActivationBuffer() = default;
   /// Room for rows x cols; cols is the largest K that will be used.
-  /// Copies share the memory.
   static core::Result<ActivationBuffer> create(int max_rows, int max_cols);
 
-  std::int8_t* codes(int row) const;
-  float* scales(int row) const;         ///< [ceil(cols / kGroup)]
-  std::int32_t* sums16(int row) const;  ///< [cols / 16] sums of 16 codes
-  std::int32_t* sums32(int row) const;  ///< [cols / 32] sums of 32 codes
-  Activations view() const;             ///< of all rows, for kernels
+  CodeGroup* row(int r) const { return groups_.get() + static_cast<std::size_t>(r) * stride_; }
+  std::size_t stride() const { return stride_; }  ///< groups from row to row
   int max_rows() const { return max_rows_; }
   int max_cols() const { return max_cols_; }
 
  private:
-  std::shared_ptr<std::byte> memory_;
+  std::shared_ptr<CodeGroup> groups_;
   int max_rows_ = 0;
   int max_cols_ = 0;
-  std::size_t stride_codes_ = 0, stride_scales_ = 0, stride_sums_ = 0;
+  std::size_t stride_ = 0;
 };
 
 /// A linear weight packed in 16-row panels for the chosen instruction set; see docs/kernels.md.

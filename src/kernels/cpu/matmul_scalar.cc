@@ -17,62 +17,61 @@
 namespace tandem::kernels::cpu {
 namespace {
 
-void quantize_group(const float* x, int n, std::int8_t* codes, float* scale) {
+/// Quantizes x[n], n <= kGroup: one scale.
+void quantize_group(const float* x, int n, CodeGroup* out) {
   // Largest magnitude by its bits, so that a value that is not a number wins.
   std::uint32_t largest = 0;
   for (int k = 0; k < n; ++k) {
     largest = std::max(largest, std::bit_cast<std::uint32_t>(x[k]) & 0x7fffffffu);
   }
   const float magnitude = std::bit_cast<float>(largest);
-  std::fill_n(codes, n, std::int8_t{0});
+  float scale = 0.0F;
+  float inverse = 0.0F;
   if (largest >= kInfinityBits) {
-    *scale = std::numeric_limits<float>::quiet_NaN();
-  } else if (magnitude < kSmallestMagnitude) {
-    *scale = 0.0F;
-  } else {
-    const float inverse = 127.0F / magnitude;
-    *scale = magnitude / 127.0F;
-    for (int k = 0; k < n; ++k) codes[k] = static_cast<std::int8_t>(std::lrintf(x[k] * inverse));
+    scale = std::numeric_limits<float>::quiet_NaN();
+  } else if (magnitude >= kSmallestMagnitude) {
+    scale = magnitude / 127.0F;
+    inverse = 127.0F / magnitude;
+  }
+  for (int begin = 0; begin < n; begin += 32) {
+    CodeGroup& g = out[begin / 32];
+    g.scale = scale;
+    std::int32_t sums[2] = {};
+    for (int k = 0; k < 32; ++k) {
+      const long code = inverse == 0.0F ? 0 : std::lrintf(x[begin + k] * inverse);
+      g.codes[k] = static_cast<std::int8_t>(code);
+      sums[k / 16] += g.codes[k];
+    }
+    g.minus_sum16[0] = -sums[0];
+    g.minus_sum16[1] = -sums[1];
+    g.minus_sum = -(sums[0] + sums[1]);
   }
 }
 
-void quantize_row(const float* x, int cols, const QuantizedRow& out) {
+void quantize_row(const float* x, int cols, CodeGroup* out) {
   for (int k = 0; k < cols; k += kGroup) {
-    quantize_group(x + k, std::min(kGroup, cols - k), out.codes + k, out.scales + k / kGroup);
-  }
-  for (int k = 0; k < cols; k += 32) {
-    const auto sum16 = [&](int begin) {
-      std::int32_t sum = 0;
-      for (int i = 0; i < 16; ++i) sum += out.codes[begin + i];
-      return sum;
-    };
-    out.sums16[k / 16] = sum16(k);
-    out.sums16[k / 16 + 1] = sum16(k + 16);
-    out.sums32[k / 32] = out.sums16[k / 16] + out.sums16[k / 16 + 1];
+    quantize_group(x + k, std::min(kGroup, cols - k), out + k / 32);
   }
 }
 
-/// The chain of one row of activations over one block of `n` weights, in groups of `group`;
-/// `k` is the block's first column.
-float add_block(const CodeBlock& w, const Activations& a, std::size_t row, int k, int n, int group,
-                float acc) {
-  const std::int8_t* codes = a.codes + row * a.codes_stride + k;
-  const std::int32_t* sums16 = a.sums16 + row * a.sums_stride + k / 16;
-  const float* scales = a.scales + row * a.scales_stride;
+/// The chain of one row of activations `a` over one block of `n` weights, in groups of `group`.
+float add_block(const CodeBlock& w, const CodeGroup* a, int n, int group, float acc) {
   for (int begin = 0; begin < n; begin += group) {
     std::int32_t s = 0;
-    std::int32_t t = 0;
-    for (int i = begin / 16; i < std::min(begin + group, n) / 16; ++i) {
+    std::int32_t minus_t = 0;
+    for (int k = begin; k < begin + group; k += 16) {
+      const CodeGroup& codes = a[k / 32];
+      const auto i = static_cast<std::size_t>(k / 16);
       std::int32_t dot = 0;
-      for (int j = 16 * i; j < 16 * i + 16; ++j) {
-        dot += w.codes[static_cast<std::size_t>(j)] * codes[j];
+      for (int j = 0; j < 16; ++j) {
+        dot += w.codes[static_cast<std::size_t>(k + j)] * codes.codes[k % 32 + j];
       }
-      s += w.scales[static_cast<std::size_t>(i)] * dot;
-      t += w.mins[static_cast<std::size_t>(i)] * sums16[i];
+      s += w.scales[i] * dot;
+      minus_t += w.mins[i] * codes.minus_sum16[k % 32 / 16];
     }
     float v = w.d * static_cast<float>(s);
-    if (w.has_mins) v = std::fma(-w.dmin, static_cast<float>(t), v);
-    acc = std::fma(scales[(k + begin) / kGroup], v, acc);
+    if (w.has_mins) v = std::fma(w.dmin, static_cast<float>(minus_t), v);
+    acc = std::fma(a[begin / 32].scale, v, acc);
   }
   return acc;
 }
@@ -90,36 +89,37 @@ void multiply_codes(const PanelMatrix& w, const Activations& a, const Tile& tile
       for (int r = 0; r < tile.num_rows; ++r) {
         const auto row = static_cast<std::size_t>(r);
         float& y = out[row * ld + static_cast<std::size_t>(n)];
-        y = add_block(weights, a, row, k, block, group, k == 0 ? 0.0F : y);
+        y = add_block(weights, a.codes + row * a.codes_stride + k / 32, block, group,
+                      k == 0 ? 0.0F : y);
       }
     }
   }
 }
 
-float plain_value(core::DType dtype, const std::byte* word, int half) {
-  float value = 0.0F;
-  std::uint16_t bits = 0;
+float plain_value(core::DType dtype, const std::byte* p) {
   if (dtype == core::DType::kF32) {
-    std::memcpy(&value, word, sizeof value);
+    float value = 0.0F;
+    std::memcpy(&value, p, sizeof value);
     return value;
   }
-  std::memcpy(&bits, word + 2 * half, sizeof bits);
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, p, sizeof bits);
   return dtype == core::DType::kF16 ? core::f16_to_f32(bits) : core::bf16_to_f32(bits);
 }
 
 void multiply_floats(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
                      std::size_t ld) {
-  const int block = panel_format(w.dtype)->block;
+  const auto size = static_cast<std::size_t>(panel_format(w.dtype)->word_bytes);
   for (int n = tile.panel_begin * kPanelRows; n < std::min(tile.panel_end * kPanelRows, w.rows);
        ++n) {
     const std::byte* lane = w.data + static_cast<std::size_t>(n / kPanelRows) * w.panel_stride +
-                            static_cast<std::size_t>(n % kPanelRows) * 4;
+                            static_cast<std::size_t>(n % kPanelRows) * size;
     for (int r = 0; r < tile.num_rows; ++r) {
       const float* x = a.x + static_cast<std::size_t>(r) * a.x_stride;
       float acc = 0.0F;
       for (int k = 0; k < w.cols; ++k) {
-        const std::byte* word = lane + static_cast<std::size_t>(k / block) * kVectorBytes;
-        acc = std::fma(plain_value(w.dtype, word, k % block), x[k], acc);
+        const std::byte* p = lane + static_cast<std::size_t>(k) * kPanelRows * size;
+        acc = std::fma(plain_value(w.dtype, p), x[k], acc);
       }
       out[static_cast<std::size_t>(r) * ld + static_cast<std::size_t>(n)] = acc;
     }

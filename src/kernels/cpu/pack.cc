@@ -24,8 +24,8 @@ struct FormatEntry {
 // Byte offsets: spec/formats.md section 3.
 constexpr std::array kFormats = {
     FormatEntry{DType::kF32, {.block = 1, .words = 1}},
-    FormatEntry{DType::kF16, {.block = 2, .words = 1}},
-    FormatEntry{DType::kBF16, {.block = 2, .words = 1}},
+    FormatEntry{DType::kF16, {.block = 1, .words = 1, .word_bytes = 2}},
+    FormatEntry{DType::kBF16, {.block = 1, .words = 1, .word_bytes = 2}},
     FormatEntry{DType::kQ4_0, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
     FormatEntry{DType::kQ4_1, {.block = 32, .words = 5}},
     FormatEntry{
@@ -66,36 +66,33 @@ int num_blocks(const PanelFormat& f, int cols) {
 }
 
 std::byte* word_at(std::byte* panel, const PanelFormat& f, int block, int word, int lane) {
-  const std::size_t vector = static_cast<std::size_t>(block) * static_cast<std::size_t>(f.words) +
-                             static_cast<std::size_t>(word);
-  return panel + vector * kVectorBytes + static_cast<std::size_t>(lane) * 4;
+  const auto index = (static_cast<std::size_t>(block) * static_cast<std::size_t>(f.words) +
+                      static_cast<std::size_t>(word)) *
+                         kPanelRows +
+                     static_cast<std::size_t>(lane);
+  return panel + index * static_cast<std::size_t>(f.word_bytes);
 }
 
 std::byte* scale_at(std::byte* panel, std::size_t side_offset, int block, int lane) {
-  return panel + side_offset + static_cast<std::size_t>(block * kPanelRows + lane) * 2;
+  const auto index = static_cast<std::size_t>(block) * kPanelRows + static_cast<std::size_t>(lane);
+  return panel + side_offset + index * 2;
 }
 
 /// One row of the file into its lane of a panel. `src` may be misaligned.
 void pack_lane(const PanelMatrix& m, const PanelFormat& f, const std::byte* src, int lane,
                std::byte* panel) {
-  const std::size_t row_end = core::row_bytes(m.dtype, m.cols);
-  const bool plain = !core::is_block_quantized(m.dtype);
-  const std::size_t block_bytes =
-      plain ? 4 : static_cast<std::size_t>(core::traits(m.dtype).block_bytes);
-  for (int b = 0; b < num_blocks(f, m.cols); ++b) {
-    const std::size_t begin = static_cast<std::size_t>(b) * block_bytes;
-    const std::byte* block = src + begin;
-    for (int j = 0; j < f.words; ++j) {
+  const auto word_bytes = static_cast<std::size_t>(f.word_bytes);
+  for (int b = 0; b < num_blocks(f, m.cols); ++b, src += core::traits(m.dtype).block_bytes) {
+    const std::byte* words = src + f.words_offset;
+    for (int j = 0; j < f.words; ++j, words += word_bytes) {
       std::uint32_t word = 0;
-      // The last word of a plain row of odd length is half a word.
-      const std::size_t bytes = plain ? std::min<std::size_t>(4, row_end - begin) : 4;
-      std::memcpy(&word, block + f.words_offset + 4 * j, bytes);
+      std::memcpy(&word, words, word_bytes);
       word ^= f.flip;
       if (j == f.permuted_word) word = permute_bits(word);
-      std::memcpy(word_at(panel, f, b, j, lane), &word, sizeof word);
+      std::memcpy(word_at(panel, f, b, j, lane), &word, word_bytes);
     }
     if (f.scale_offset >= 0) {
-      std::memcpy(scale_at(panel, m.side_offset, b, lane), block + f.scale_offset, 2);
+      std::memcpy(scale_at(panel, m.side_offset, b, lane), src + f.scale_offset, 2);
     }
   }
 }
@@ -119,7 +116,7 @@ core::Result<PanelMatrix> plan(const core::TensorView& view, std::string_view na
   m.rows = static_cast<int>(view.rows());
   m.cols = static_cast<int>(view.cols());
   const auto blocks = static_cast<std::size_t>(num_blocks(*f, m.cols));
-  m.side_offset = blocks * static_cast<std::size_t>(f->words) * kVectorBytes;
+  m.side_offset = blocks * static_cast<std::size_t>(f->words * f->word_bytes) * kPanelRows;
   const std::size_t side = f->scale_offset >= 0 ? blocks * kPanelRows * 2 : 0;
   m.panel_stride = core::round_up<std::size_t>(m.side_offset + side, kVectorBytes);
   const auto panels = static_cast<std::size_t>(core::ceil_div(m.rows, kPanelRows));
@@ -141,12 +138,13 @@ const PanelFormat* panel_format(DType dtype) {
 void unpack_block(const PanelMatrix& m, int panel, int lane, int block, std::byte* dst) {
   const PanelFormat& f = *panel_format(m.dtype);
   auto* base = const_cast<std::byte*>(m.data) + static_cast<std::size_t>(panel) * m.panel_stride;
+  const auto word_bytes = static_cast<std::size_t>(f.word_bytes);
   for (int j = 0; j < f.words; ++j) {
     std::uint32_t word = 0;
-    std::memcpy(&word, word_at(base, f, block, j, lane), sizeof word);
+    std::memcpy(&word, word_at(base, f, block, j, lane), word_bytes);
     if (j == f.permuted_word) word = restore_bits(word);
     word ^= f.flip;
-    std::memcpy(dst + f.words_offset + 4 * j, &word, sizeof word);
+    std::memcpy(dst + f.words_offset + static_cast<std::size_t>(j) * word_bytes, &word, word_bytes);
   }
   if (f.scale_offset >= 0) {
     std::memcpy(dst + f.scale_offset, scale_at(base, m.side_offset, block, lane), 2);
@@ -164,8 +162,7 @@ void PanelWeight::gather_row(std::int64_t r, float* dst) const {
   std::array<std::byte, 256> block;
   for (int b = 0; b < num_blocks(f, matrix_.cols); ++b) {
     unpack_block(matrix_, panel, lane, b, block.data());
-    const int elements = std::min(f.block, matrix_.cols - b * f.block);
-    formats::dequantize_row(matrix_.dtype, block.data(), elements,
+    formats::dequantize_row(matrix_.dtype, block.data(), f.block,
                             dst + static_cast<std::size_t>(b) * static_cast<std::size_t>(f.block));
   }
 }

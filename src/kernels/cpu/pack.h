@@ -14,7 +14,8 @@ namespace tandem::kernels::cpu {
 /// How a dtype's blocks lie in a panel; see PanelMatrix.
 struct PanelFormat {
   int block = 0;           ///< elements of a block along K
-  int words = 0;           ///< 4-byte words of a block that are transposed
+  int words = 0;           ///< words of a block that are transposed
+  int word_bytes = 4;      ///< 4; of a plain type, its element's size
   int words_offset = 0;    ///< byte of the file's block where they start
   int scale_offset = -1;   ///< byte of the f16 scale that is kept apart; -1: none
   int permuted_word = -1;  ///< the word whose bits are permuted (Q5_0, Q5_1); -1: none
@@ -25,7 +26,7 @@ struct PanelFormat {
 const PanelFormat* panel_format(core::DType dtype);
 
 /// Writes block `block` of row `lane` of a panel back in the file's layout: dst has the dtype's
-/// block_bytes. F16 and BF16: a "block" is the pair of elements of one word, 4 bytes.
+/// block_bytes.
 void unpack_block(const PanelMatrix& m, int panel, int lane, int block, std::byte* dst);
 
 /// The PackedMatrix of the CPU backend: panels in an arena of their own.

@@ -21,12 +21,13 @@ inline constexpr int kVectorBytes = 64;
 inline constexpr float kSmallestMagnitude = 0x1p-100F;
 inline constexpr std::uint32_t kInfinityBits = 0x7f800000u;
 
-/// A matrix [rows, cols] in 16-row panels. A panel is the file's blocks of its 16 rows, transposed
-/// word by word: vector j of block b holds word j (4 bytes) of block b of each row, so the panel is
-/// [cols / block][words][16 rows][4 bytes]. Blocks that are not whole words keep their f16 scale
-/// apart, after all vectors: [cols / block][16 rows] f16. Two changes make decoding cheap: the
-/// codes of Q8_0 are stored plus 128, and the 32 fifth bits of Q5_0 and Q5_1 are stored as bit 8c +
-/// s for element 4s + c. Rows beyond `rows` are zero bytes.
+/// A matrix [rows, cols] in 16-row panels. A panel of a block-quantized type is the file's blocks
+/// of its 16 rows, transposed word by word: vector j of block b holds word j (4 bytes) of block b
+/// of each row, so the panel is [cols / block][words][16 rows][4 bytes]. Blocks that are not whole
+/// words keep their f16 scale apart, after all vectors: [cols / block][16 rows] f16. Two changes
+/// make decoding cheap: the codes of Q8_0 are stored plus 128, and bit 4s + c of the fifth bits of
+/// Q5_0 and Q5_1 is stored as bit 8c + s. A panel of a plain type is [cols][16 rows]. Rows beyond
+/// `rows` are zero bytes.
 struct PanelMatrix {
   core::DType dtype = core::DType::kF32;
   int rows = 0;
@@ -36,26 +37,25 @@ struct PanelMatrix {
   std::size_t side_offset = 0;   ///< of the scales that are kept apart, from the panel's start
 };
 
-/// Activations [rows, cols] in both forms; a kernel reads the one that its weight asks for.
-/// Strides count elements.
-struct Activations {
-  const std::int8_t* codes = nullptr;
-  std::size_t codes_stride = 0;
-  const float* scales = nullptr;  ///< [cols / kGroup, rounded up]
-  std::size_t scales_stride = 0;
-  const std::int32_t* sums16 = nullptr;  ///< sums of 16 codes
-  const std::int32_t* sums32 = nullptr;  ///< sums of 32 codes
-  std::size_t sums_stride = 0;           ///< of both kinds of sums
-  const float* x = nullptr;
-  std::size_t x_stride = 0;
+/// Columns that share one activation scale. A row's last group may be shorter.
+inline constexpr int kGroup = 128;
+static_assert(kGroup == 32 || kGroup == 128);
+
+/// 32 activations of a row: codes in [-127, 127], the f32 scale of the kGroup columns that they
+/// belong to, and sums of codes, negated, as offset formats and formats with minima want them.
+struct alignas(16) CodeGroup {
+  std::int8_t codes[32];
+  float scale;
+  std::int32_t minus_sum;       ///< -(sum of all 32)
+  std::int32_t minus_sum16[2];  ///< of each half
 };
 
-/// Where one row's codes, scales and sums go.
-struct QuantizedRow {
-  std::int8_t* codes = nullptr;
-  float* scales = nullptr;
-  std::int32_t* sums16 = nullptr;
-  std::int32_t* sums32 = nullptr;
+/// Activations [rows, cols] in both forms; a kernel reads the one that its weight asks for.
+struct Activations {
+  const CodeGroup* codes = nullptr;  ///< [rows][cols / 32]
+  std::size_t codes_stride = 0;      ///< groups from row to row
+  const float* x = nullptr;          ///< [rows][cols]
+  std::size_t x_stride = 0;          ///< elements from row to row
 };
 
 /// Rows [0, num_rows) by panels [panel_begin, panel_end).
@@ -67,7 +67,7 @@ struct Tile {
 
 /// The entry points of one instruction set.
 struct IsaKernels {
-  void (*quantize_row)(const float* x, int cols, const QuantizedRow& out);
+  void (*quantize_row)(const float* x, int cols, CodeGroup* out);
   void (*matmul)(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
                  std::size_t ld);
 };
