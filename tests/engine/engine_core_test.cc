@@ -1,0 +1,410 @@
+#include "tandem/engine/engine_core.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+#include "scripted_runner.h"
+
+namespace tandem::engine {
+namespace {
+
+using testing::Expected;
+using testing::oracle;
+using testing::ScriptedRunner;
+
+/// What came out of one request.
+struct Received {
+  std::vector<TokenId> tokens;
+  std::string text;
+  std::optional<FinishReason> finish;
+  core::Status error;
+  Usage usage;
+  int events_after_finish = 0;
+  int longest_event = 0;
+};
+
+/// An EngineCore on a ScriptedRunner that checks every invariant after every step.
+class Harness {
+ public:
+  Harness(const ScriptedRunner::Options& runner_options, const EngineOptions& options)
+      : runner_(runner_options), tokenizer_(testing::scripted_tokenizer()) {
+    auto made = EngineCore::create(runner_, *tokenizer_, options, [this] { return time_ += 1e-3; });
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    core_ = std::move(made).value();
+  }
+
+  EngineCore& core() { return *core_; }
+  ScriptedRunner& runner() { return runner_; }
+  const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+  Received& received(std::uint64_t id) { return received_[id]; }
+
+  void add(const Request& request) {
+    ASSERT_TRUE(core_->check_request(request).ok()) << core_->check_request(request).message();
+    core_->add(request, [this](const Event& event) {
+      Received& r = received_[event.request_id];
+      if (r.finish.has_value()) ++r.events_after_finish;
+      r.tokens.insert(r.tokens.end(), event.tokens.begin(), event.tokens.end());
+      r.longest_event = std::max(r.longest_event, static_cast<int>(event.tokens.size()));
+      r.text += event.text;
+      if (event.finish) r.finish = event.finish;
+      r.error = event.error;
+      r.usage = event.usage;
+    });
+  }
+
+  void step() {
+    core_->step();
+    check();
+    core_->deliver();
+    check();
+  }
+
+  void run() {
+    for (int i = 0; core_->has_work(); ++i) {
+      ASSERT_LT(i, 100000) << "no end";
+      step();
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+
+  void check() {
+    const core::Status status = core_->check_invariants();
+    ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_TRUE(runner_.faults().empty()) << runner_.faults().front();
+  }
+
+  void expect_output(const ScriptedRunner::Options& options, const Request& request) {
+    const Received& r = received_[request.id];
+    const Expected expected = oracle(options.model, *tokenizer_, request, core_->context());
+    EXPECT_EQ(r.tokens, expected.tokens) << "request " << request.id;
+    EXPECT_EQ(r.text, expected.text) << "request " << request.id;
+    ASSERT_TRUE(r.finish.has_value()) << "request " << request.id;
+    EXPECT_EQ(*r.finish, expected.finish) << "request " << request.id;
+    EXPECT_EQ(r.events_after_finish, 0);
+    EXPECT_EQ(r.usage.prompt_tokens, static_cast<int>(request.prompt.size()));
+    EXPECT_EQ(r.usage.completion_tokens, static_cast<int>(r.tokens.size()));
+    EXPECT_LE(r.usage.accepted_tokens, r.usage.drafted_tokens);
+    EXPECT_LT(r.usage.cached_tokens, r.usage.prompt_tokens);
+  }
+
+ private:
+  ScriptedRunner runner_;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
+  std::unique_ptr<EngineCore> core_;
+  std::map<std::uint64_t, Received> received_;
+  double time_ = 0;
+};
+
+std::vector<TokenId> letters(int count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> out;
+  for (int i = 0; i < count; ++i) {
+    out.push_back(testing::kFirstLetter + static_cast<TokenId>(random() % 26));
+  }
+  return out;
+}
+
+Request make_request(std::uint64_t id, int prompt, int max_tokens, unsigned seed = 1) {
+  Request request;
+  request.id = id;
+  request.prompt = letters(prompt, seed);
+  request.max_tokens = max_tokens;
+  request.sampling.temperature = 0.0F;
+  return request;
+}
+
+TEST(EngineCore, AnswersOneRequestLikeTheOracle) {
+  for (int k = 0; k <= 6; ++k) {
+    for (const int chunk : {1, 3, 7, 32}) {
+      const ScriptedRunner::Options options;
+      Harness harness(options, {.draft_length = k, .prefill_chunk = chunk});
+      const Request request = make_request(1, 21, 60);
+      harness.add(request);
+      harness.run();
+      harness.expect_output(options, request);
+      const Received& r = harness.received(1);
+      if (k > 0) {
+        EXPECT_GT(r.usage.accepted_tokens, 10);
+        EXPECT_GT(r.longest_event, 1);
+      } else {
+        EXPECT_EQ(r.usage.drafted_tokens, 0);
+      }
+    }
+  }
+}
+
+TEST(EngineCore, ChatOfSeveralTurnsReusesPromptAndOutput) {
+  const ScriptedRunner::Options options;
+  Harness harness(options, {.prefix_cache_bytes = 400});
+  Request request = make_request(1, 30, 21);
+  harness.add(request);
+  harness.run();
+  harness.expect_output(options, request);
+  Request next = make_request(2, 0, 10);
+  next.prompt = request.prompt;
+  const auto& answer = harness.received(1).tokens;
+  next.prompt.insert(next.prompt.end(), answer.begin(), answer.end());
+  const auto more = letters(9, 5);
+  next.prompt.insert(next.prompt.end(), more.begin(), more.end());
+  harness.add(next);
+  harness.run();
+  harness.expect_output(options, next);
+  // 30 prompt tokens and 20 of the 21 answers are in the cache: 12 full pages of 4.
+  EXPECT_EQ(harness.received(2).usage.cached_tokens, 48);
+  EXPECT_EQ(harness.core().stats().cached_tokens, 48U);
+}
+
+TEST(EngineCore, SameInstructionsWithOtherQuestionsHit) {
+  // The instructions end 12 tokens before the first prompt does, farther back than the window.
+  ScriptedRunner::Options options;
+  options.max_context = 512;
+  options.kv_memory_bytes = 2000;
+  Harness harness(options, {.prefix_cache_bytes = 2000});
+  const auto instructions = letters(100, 3);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    Request request = make_request(id, 0, 30);
+    request.prompt = instructions;
+    const auto question = letters(12, static_cast<unsigned>(id) + 50);
+    request.prompt.insert(request.prompt.end(), question.begin(), question.end());
+    harness.add(request);
+    harness.run();
+    harness.expect_output(options, request);
+    EXPECT_EQ(harness.received(id).usage.cached_tokens, id == 1 ? 0 : 100);
+  }
+}
+
+TEST(EngineCore, RepeatedPromptComputesItsLastToken) {
+  const ScriptedRunner::Options options;
+  Harness harness(options, {.prefix_cache_bytes = 400});
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    const Request request = make_request(id, 24, 8);
+    harness.add(request);
+    harness.run();
+    harness.expect_output(options, request);
+    EXPECT_EQ(harness.received(id).usage.cached_tokens, id == 1 ? 0 : 20);
+  }
+}
+
+TEST(EngineCore, StartsNewPromptsInTheNextStepAndTogether) {
+  ScriptedRunner::Options options;
+  options.max_sequences = 6;
+  Harness harness(options, {.draft_length = 4});
+  harness.add(make_request(1, 5, 50));
+  harness.step();
+  harness.step();
+  for (std::uint64_t id = 2; id <= 4; ++id) harness.add(make_request(id, 6, 5, 7));
+  harness.step();
+  for (std::uint64_t id = 2; id <= 4; ++id) EXPECT_EQ(harness.received(id).tokens.size(), 1U);
+  harness.run();
+}
+
+TEST(EngineCore, CancelEndsARequestInAnyState) {
+  const ScriptedRunner::Options options;
+  Harness harness(options, {.prefill_chunk = 4});
+  harness.add(make_request(1, 3, 50));
+  harness.step();
+  for (std::uint64_t id = 2; id <= 6; ++id) harness.add(make_request(id, 20, 50, 2));
+  harness.step();
+  for (const std::uint64_t id : {1U, 2U, 6U, 99U}) harness.core().cancel(id);
+  harness.core().deliver();
+  harness.check();
+  for (const std::uint64_t id : {1U, 2U, 6U}) {
+    EXPECT_EQ(harness.received(id).finish, FinishReason::kCancelled);
+  }
+  harness.run();
+  EXPECT_EQ(harness.received(1).events_after_finish, 0);
+  EXPECT_EQ(harness.received(3).tokens.size(), 50U);
+  EXPECT_EQ(harness.core().stats().requests_cancelled, 3U);
+  EXPECT_EQ(harness.core().stats().requests_finished, 3U);
+}
+
+TEST(EngineCore, DeviceFaultFailsEverybody) {
+  const ScriptedRunner::Options options;
+  Harness harness(options, {});
+  for (std::uint64_t id = 1; id <= 8; ++id) harness.add(make_request(id, 10, 50));
+  harness.runner().fail_from(5);
+  harness.run();
+  for (std::uint64_t id = 1; id <= 8; ++id) {
+    EXPECT_EQ(harness.received(id).finish, FinishReason::kError);
+    EXPECT_EQ(harness.received(id).error.message(), "the device is gone");
+  }
+  EXPECT_FALSE(harness.core().stats().healthy);
+  EXPECT_EQ(harness.core().stats().kv_bytes_used, 0U);
+}
+
+TEST(EngineCore, RefusesWhatCannotBeServedInASentence) {
+  ScriptedRunner::Options options;
+  options.kv_memory_bytes = 100;  // less than the context of 256 tokens
+  Harness harness(options, {});
+  const auto message = [&](auto change) {
+    Request request = make_request(1, 5, 5);
+    change(request);
+    const core::Status status = harness.core().check_request(request);
+    EXPECT_EQ(status.code(), core::Code::kInvalidArgument);
+    return status.message();
+  };
+  EXPECT_EQ(message([](Request& r) { r.prompt.clear(); }), "the prompt has no token");
+  EXPECT_EQ(message([](Request& r) { r.prompt[2] = 300; }),
+            "prompt token 300 at index 2 is not in the vocabulary of 284 entries");
+  EXPECT_EQ(message([](Request& r) { r.prompt[4] = -1; }),
+            "prompt token -1 at index 4 is not in the vocabulary of 284 entries");
+  const int context = harness.core().context();
+  EXPECT_LT(context, 256);
+  EXPECT_NE(message([&](Request& r) { r.prompt = letters(context, 1); }).find("raise --kv-memory"),
+            std::string::npos);
+  message([](Request& r) { r.max_tokens = -1; });
+  message([](Request& r) { r.draft_length = 9; });
+  message([](Request& r) { r.stop = {"a", ""}; });
+  message([](Request& r) { r.stop = {"\x80"}; });
+  message([](Request& r) { r.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); });
+  message([](Request& r) { r.sampling.top_p = 0; });
+  message([](Request& r) { r.sampling.min_p = 2; });
+  message([](Request& r) { r.sampling.top_k = -1; });
+}
+
+TEST(EngineCore, FillsTheContextAndNoMore) {
+  for (const std::size_t bytes : {30U, 47U, 60U, 400U, 4000U}) {
+    ScriptedRunner::Options options;
+    options.kv_memory_bytes = bytes;
+    options.max_context = 100;
+    Harness harness(options, {.draft_length = 3});
+    const int context = harness.core().context();
+    EXPECT_EQ(context, std::min(context, 100));
+    for (const int prompt : {1, context / 2, context - 1}) {
+      const Request request = make_request(static_cast<std::uint64_t>(prompt), prompt, 0);
+      harness.add(request);
+      harness.run();
+      harness.expect_output(options, request);
+      EXPECT_EQ(*harness.received(request.id).finish, FinishReason::kLength);
+    }
+  }
+}
+
+TEST(EngineCore, CountsDraftsByPosition) {
+  ScriptedRunner::Options options;
+  options.draft_accuracy = 1.0;
+  Harness harness(options, {.draft_length = 3});
+  harness.add(make_request(1, 5, 41));  // 1 + 10 rounds of 4
+  harness.run();
+  const EngineStats stats = harness.core().stats();
+  EXPECT_EQ(stats.verify_steps, 10U);
+  EXPECT_EQ(stats.draft_rounds, 10U);
+  EXPECT_EQ(stats.drafted_at[0], 10U);
+  EXPECT_EQ(stats.accepted_at[2], 10U);
+  EXPECT_EQ(stats.drafted_at[3], 0U);
+  EXPECT_EQ(stats.generated_tokens, 41U);
+  EXPECT_EQ(stats.prompt_tokens, 5U);
+  EXPECT_EQ(harness.received(1).usage.accepted_tokens, 30);
+}
+
+/// Random traffic: everything at once, with budgets that force preemption and eviction.
+void run_random_traffic(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto pick = [&](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
+  ScriptedRunner::Options options;
+  options.page_tokens = pick(1, 6);
+  options.model.window = pick(1, 14);
+  options.model.eos_share = pick(0, 2) * 0.02;
+  options.max_sequences = pick(1, 6);
+  options.max_rows = pick(options.max_sequences, 40);
+  options.max_kept_rows = pick(options.max_sequences, 30);
+  options.max_draft = pick(0, kMaxDraft);
+  options.draft_accuracy = pick(0, 4) * 0.25;
+  options.page_bytes = {static_cast<std::size_t>(pick(1, 5)), static_cast<std::size_t>(pick(1, 5))};
+  const std::size_t pair = options.page_bytes[0] + options.page_bytes[1];
+  options.kv_memory_bytes = pair * static_cast<std::size_t>(pick(60, 200)) /
+                            static_cast<std::size_t>(options.page_tokens);
+  EngineOptions engine_options;
+  engine_options.draft_length = pick(-1, kMaxDraft);
+  engine_options.prefill_chunk = pick(1, 40);
+  engine_options.prefix_cache = pick(0, 3) > 0;
+  engine_options.prefix_cache_bytes =
+      pick(0, 1) == 0 ? options.kv_memory_bytes : static_cast<std::size_t>(pick(1, 60));
+  Harness harness(options, engine_options);
+  const int context = harness.core().context();
+
+  std::vector<Request> requests;
+  std::set<std::uint64_t> cancelled;
+  const int total = pick(5, 25);
+  while (static_cast<int>(requests.size()) < total || harness.core().has_work()) {
+    while (static_cast<int>(requests.size()) < total && pick(0, 3) == 0) {
+      Request request = make_request(requests.size() + 1, pick(1, std::max(1, context / 2)),
+                                     pick(0, 30), static_cast<unsigned>(pick(0, 2)));
+      if (!requests.empty() && pick(0, 2) == 0) {  // continues or branches off another text
+        request.prompt = requests[random() % requests.size()].prompt;
+        const auto& tail = harness.received(requests.back().id).tokens;
+        request.prompt.insert(request.prompt.end(), tail.begin(), tail.end());
+        request.prompt.resize(std::min<std::size_t>(
+            request.prompt.size(), static_cast<std::size_t>(pick(1, context - 1))));
+      }
+      if (pick(0, 2) == 0) request.draft_length = pick(0, kMaxDraft);
+      if (pick(0, 1) == 0) request.sampling = {.temperature = 1.0F, .seed = random()};
+      if (pick(0, 3) == 0) request.stop = {"ab", "qu", "xyz"};
+      request.ignore_eos = pick(0, 3) == 0;
+      harness.add(request);
+      requests.push_back(request);
+    }
+    if (!requests.empty() && pick(0, 40) == 0) {
+      const std::uint64_t id = requests[random() % requests.size()].id;
+      if (!harness.received(id).finish.has_value()) cancelled.insert(id);
+      harness.core().cancel(id);
+    }
+    if (harness.core().has_work()) harness.step();
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  harness.core().deliver();
+  std::uint64_t accepted = 0;
+  std::uint64_t counted = 0;
+  for (const Request& request : requests) {
+    accepted += static_cast<std::uint64_t>(harness.received(request.id).usage.accepted_tokens);
+    if (cancelled.contains(request.id)) {
+      EXPECT_EQ(harness.received(request.id).finish, FinishReason::kCancelled);
+      EXPECT_EQ(harness.received(request.id).events_after_finish, 0);
+    } else {
+      harness.expect_output(options, request);
+    }
+  }
+  const EngineStats stats = harness.core().stats();
+  for (const std::uint64_t n : stats.accepted_at) counted += n;
+  EXPECT_EQ(counted, accepted);
+  EXPECT_EQ(stats.kv_bytes_used, 0U);
+  EXPECT_EQ(stats.running + stats.waiting, 0);
+}
+
+/// Runs seeds [0, n); TANDEM_TEST_SEEDS sets n for a long hunt.
+TEST(EngineCore, EveryOutputEqualsTheOracleUnderRandomTraffic) {
+  const char* wanted = std::getenv("TANDEM_TEST_SEEDS");
+  const int num_seeds = wanted == nullptr ? 400 : std::atoi(wanted);
+  for (int seed = 0; seed < num_seeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    run_random_traffic(static_cast<unsigned>(seed));
+  }
+}
+
+TEST(EngineCore, RandomTrafficPreemptsAndHits) {
+  // The property above says something only if what it is about happens.
+  ScriptedRunner::Options options;
+  options.kv_memory_bytes = 240;
+  options.page_tokens = 2;
+  Harness harness(options, {.draft_length = 4, .prefix_cache_bytes = 240});
+  std::vector<Request> requests;
+  for (std::uint64_t id = 1; id <= 12; ++id) {
+    requests.push_back(make_request(id, 14, 80, id % 2));
+    harness.add(requests.back());
+  }
+  harness.run();
+  for (const Request& request : requests) harness.expect_output(options, request);
+  EXPECT_GT(harness.core().stats().preemptions, 3U);
+  EXPECT_GT(harness.core().stats().cached_tokens, 10U);
+}
+
+}  // namespace
+}  // namespace tandem::engine
