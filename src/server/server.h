@@ -55,7 +55,7 @@ class Server {
 
   /// Ends the service: new requests get 503 at once, running ones may go on for `patience`, then
   /// they are cancelled. Returns true when none had to be. Afterwards the port is closed and the
-  /// engine is no longer used. Blocks.
+  /// engine is no longer used. Blocks for `patience` and a few seconds at most.
   virtual bool drain(std::chrono::milliseconds patience) = 0;
 
   /// False after a device fault of the engine: the process should drain and exit with an error.

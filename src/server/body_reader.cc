@@ -1,0 +1,76 @@
+#include "tandem/server/body_reader.h"
+
+#include <fmt/format.h>
+
+#include <boost/json/value.hpp>
+
+#include "tandem/chat/wire_json.h"
+
+namespace tandem::server {
+namespace json = boost::json;
+
+std::optional<std::string_view> text_of(const json::value& value) {
+  const json::string* text = value.if_string();
+  if (text == nullptr || chat::big_integer(value)) return std::nullopt;
+  return std::string_view(*text);
+}
+
+const json::value* BodyReader::find(std::string_view name) const {
+  const json::value* value = object_.if_contains(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+std::string BodyReader::path_of(std::string_view name) const {
+  return path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name);
+}
+
+void BodyReader::fail(ApiError error) {
+  if (!error_) error_ = std::move(error);
+}
+
+void BodyReader::fail(std::string_view name, std::string_view rule) {
+  std::string path = path_of(name);
+  fail(invalid_request(fmt::format("'{}' {}.", path, rule), std::move(path)));
+}
+
+std::optional<bool> BodyReader::boolean(std::string_view name) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (const bool* flag = value->if_bool()) return *flag;
+  fail(name, "must be true or false");
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> BodyReader::integer(std::string_view name, std::int64_t min,
+                                                std::int64_t max) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  // Integers that do not fit arrive as other kinds of values: they are outside every range.
+  const std::int64_t* number = value->if_int64();
+  if (number != nullptr && *number >= min && *number <= max) return *number;
+  const bool is_bounded = max != std::numeric_limits<std::int64_t>::max();
+  fail(name, is_bounded ? fmt::format("must be an integer from {} to {}", min, max)
+                        : fmt::format("must be an integer of at least {}", min));
+  return std::nullopt;
+}
+
+std::optional<double> BodyReader::number(std::string_view name, double min, double max) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number()) {
+    const auto number = value->to_number<double>();
+    if (number >= min && number <= max) return number;
+  }
+  fail(name, fmt::format("must be a number from {} to {}", min, max));
+  return std::nullopt;
+}
+
+std::optional<std::string_view> BodyReader::string(std::string_view name) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (const auto text = text_of(*value)) return text;
+  fail(name, "must be a string");
+  return std::nullopt;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,146 @@
+#include "tandem/server/routes.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tandem/server/generation.h"
+#include "tandem/server/json_text.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr std::string_view kModelsPath = "/v1/models";
+
+/// What the route table hands to a handler. The handler may take the request and the reply.
+struct Call {
+  const std::shared_ptr<Service>& service;
+  net::HttpRequest& request;
+  std::unique_ptr<Reply>& reply;
+};
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+/// Decodes %XX; what is no such triple stands for itself.
+std::string percent_decoded(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_triple = text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 &&
+                           hex_digit(text[i + 2]) >= 0;
+    if (is_triple) {
+      result.push_back(static_cast<char>(hex_digit(text[i + 1]) * 16 + hex_digit(text[i + 2])));
+      i += 2;
+    } else {
+      result.push_back(text[i]);
+    }
+  }
+  return result;
+}
+
+std::string model_json(const Service& service) {
+  std::string json = R"({"id":)";
+  append_json_string(json, service.options().model_name);
+  return json + fmt::format(R"(,"object":"model","created":{},"owned_by":"tandem",)"
+                            R"("max_model_len":{}}})",
+                            service.created(), service.model().max_context);
+}
+
+void list_models(Call& call) {
+  if (refuse_unless_serving(*call.service, *call.reply)) return;
+  call.reply->send_json(
+      200, fmt::format(R"({{"object":"list","data":[{}]}})", model_json(*call.service)));
+}
+
+void show_model(Call& call) {
+  if (refuse_unless_serving(*call.service, *call.reply)) return;
+  const std::string id = percent_decoded(call.request.path().substr(kModelsPath.size() + 1));
+  if (id != call.service->options().model_name) {
+    return call.reply->send_error(model_not_found(id));
+  }
+  call.reply->send_json(200, model_json(*call.service));
+}
+
+void show_health(Call& call) {
+  switch (call.service->phase()) {
+    case Service::Phase::kServing:
+      return call.reply->send_json(200, R"({"status":"ok"})");
+    case Service::Phase::kLoading:
+      return call.reply->send_json(503, R"({"status":"loading"})");
+    case Service::Phase::kDraining:
+      return call.reply->send_json(503, R"({"status":"draining"})");
+    case Service::Phase::kFailed:
+      return call.reply->send_json(503, R"({"status":"failed"})");
+  }
+}
+
+void show_metrics(Call& call) {
+  std::optional<engine::EngineStats> stats;
+  if (call.service->has_model()) stats = call.service->model().engine->stats();
+  call.reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
+                   call.service->metrics().text(stats ? &*stats : nullptr));
+}
+
+void complete_chat(Call& call) {
+  Generation::start(call.service, Endpoint::kChat, std::move(call.request), std::move(call.reply));
+}
+
+void complete_text(Call& call) {
+  Generation::start(call.service, Endpoint::kCompletion, std::move(call.request),
+                    std::move(call.reply));
+}
+
+struct Route {
+  std::string_view method;
+  std::string_view path;  ///< one that ends with '/' covers what lies below it
+  void (*handle)(Call& call);
+  bool is_logged;  ///< probes and scrapes would drown the access log
+};
+
+constexpr Route kRoutes[] = {
+    {"POST", "/v1/chat/completions", complete_chat, true},
+    {"POST", "/v1/completions", complete_text, true},
+    {"GET", kModelsPath, list_models, true},
+    {"GET", "/v1/models/", show_model, true},
+    {"GET", "/health", show_health, false},
+    {"GET", "/ready", show_health, false},
+    {"GET", "/metrics", show_metrics, false},
+};
+
+const Route* find_route(std::string_view path) {
+  for (const Route& route : kRoutes) {
+    const bool is_prefix = route.path.ends_with('/');
+    if (path == route.path) return is_prefix ? nullptr : &route;
+    if (is_prefix && path.starts_with(route.path)) return &route;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void route(const std::shared_ptr<Service>& service, net::HttpRequest request,
+           std::shared_ptr<net::Responder> responder) {
+  const Route* found = find_route(request.path());
+  auto reply = service->make_reply(request, std::move(responder), !found || found->is_logged);
+  if (found == nullptr) {
+    return reply->send_error(unknown_path(request.method, request.path()));
+  }
+  // The HTTP layer holds the body of a HEAD's answer back.
+  const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
+  if (method != found->method) {
+    const ApiError error = method_not_allowed(request.method, request.path());
+    return reply->send(error.http_status, "application/json", to_json(error),
+                       {{"Allow", std::string(found->method)}});
+  }
+  Call call{service, request, reply};
+  found->handle(call);
+}
+
+}  // namespace tandem::server
