@@ -1,0 +1,91 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tandem/bench/bench.h"
+#include "tandem/bench/chat_stream.h"
+#include "tandem/bench/progress.h"
+#include "tandem/net/http_client.h"
+
+namespace tandem::bench {
+
+/// A server that a run talks to: where, as what, with which credentials.
+struct Target {
+  net::Url url;  ///< without /v1
+  std::string model;
+  std::string api_key;
+};
+
+/// An HTTP request with the target's headers.
+net::HttpRequest make_request(const Target& target, std::string method, std::string path,
+                              std::string body);
+
+/// One request that ended in order. Times in seconds from the start of the run.
+struct Completed {
+  double sent_at = 0.0;
+  std::optional<double> first_event_at, first_content_at;
+  double end_at = 0.0;
+  ChatStream::Usage usage;
+};
+
+/// Everything that a run observed.
+struct Observations {
+  std::vector<Completed> completed;
+  int asked = 0, cancelled = 0;
+  std::map<std::string, int> errors_by_kind;
+  std::map<std::string, std::string> error_examples;
+  std::map<std::string, int> finish_reasons;
+  double wall_s = 0.0;
+  bool is_cut_short = false;
+  std::uint64_t peak_memory_bytes = 0;  ///< 0: not known
+  ChatStream::DraftTimings draft_timings;
+};
+
+/// The closed loop: `concurrency` requests are always on their way until the prompts are used up
+/// or the time is over. Thread: one.
+class LoadRun {
+ public:
+  LoadRun(const BenchOptions& options, const Target& target, std::vector<std::string> prompts);
+  ~LoadRun();
+
+  /// Blocks until the run is over.
+  Observations run();
+
+ private:
+  struct InFlight {
+    double sent_at = 0.0;
+    ChatStream stream;
+  };
+
+  double now() const;
+  void send_next();
+  void on_done(const std::shared_ptr<InFlight>& request,
+               const core::Result<net::ClientResponse>& response);
+  void on_error(std::string kind, std::string message);
+  void on_tick();
+  void sample_memory();
+  std::string request_body(const std::string& prompt) const;
+
+  const BenchOptions& options_;
+  const Target& target_;
+  const std::vector<std::string> prompts_;
+  std::unique_ptr<net::HttpClient> client_;
+  std::chrono::steady_clock::time_point start_;
+  Progress progress_;
+  Observations seen_;
+  std::size_t next_prompt_ = 0;
+  int running_ = 0;
+  int errors_ = 0;
+  double completion_tokens_ = 0.0;
+  double last_answer_at_ = 0.0;
+  bool is_polling_metrics_ = false;
+  bool is_stopping_ = false;
+};
+
+}  // namespace tandem::bench
