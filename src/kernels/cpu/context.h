@@ -71,7 +71,7 @@ inline constexpr int kScratchFloats = 32 * 1024;
 
 /// Scratch of one member of the team.
 struct MemberScratch {
-  core::Arena attention;     ///< see attention_op.cc
+  core::Arena attention;     ///< AttentionRunner::scratch_bytes
   core::Arena floats;        ///< [max(kScratchFloats, 16 * rows)] logits of one task
   std::vector<RowMax> best;  ///< [rows] candidates for each row's token
   SamplingScratch sampling;

@@ -7,6 +7,7 @@
 
 #include "tandem/core/check.h"
 #include "tandem/core/cpu_features.h"
+#include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/ops.h"
 #include "tandem/kernels/cpu/weights.h"
@@ -120,8 +121,9 @@ core::Status CpuBackend::reserve_members(int max_rows, int max_head_size) {
   const std::size_t floats = static_cast<std::size_t>(std::max(kScratchFloats, 16 * max_rows));
   c_.members.resize(static_cast<std::size_t>(c_.team.size()));
   for (MemberScratch& member : c_.members) {
-    TANDEM_ASSIGN(member.attention, core::Arena::reserve(attention_scratch_bytes(max_head_size),
-                                                         /*huge_pages=*/false));
+    TANDEM_ASSIGN(member.attention,
+                  core::Arena::reserve(AttentionRunner::scratch_bytes(max_head_size),
+                                       /*huge_pages=*/false));
     TANDEM_ASSIGN(member.floats,
                   core::Arena::reserve(floats * sizeof(float), /*huge_pages=*/false));
     member.best.resize(static_cast<std::size_t>(max_rows));

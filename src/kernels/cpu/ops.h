@@ -17,7 +17,4 @@ void verify(Context& c, const Head& head, Rows h);
 void draft_input(Context& c, const DraftWeights& w, int i, Rows x);
 void draft_head(Context& c, const DraftWeights& w, int i, Rows x);
 
-/// Per-member scratch of attention() for heads of up to `head_size`, in bytes.
-std::size_t attention_scratch_bytes(int head_size);
-
 }  // namespace tandem::kernels::cpu

@@ -1,0 +1,179 @@
+#include "tandem/kernels/cpu/attention_task.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tandem/core/check.h"
+#include "tandem/core/checked_math.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+constexpr int kMaxTileVectors = 12;
+
+/// Vectors of the next tile when `left` are left: what RowKernels::attend_block takes, without a
+/// small rest where that can be avoided.
+int tile_vectors(int left, int max_vectors) {
+  if (left >= 12 && left != 16 && max_vectors >= 12) return 12;
+  if (left >= 8 && max_vectors >= 8) return 8;
+  if (left >= 4) return 4;
+  return left >= 2 ? 2 : 1;
+}
+
+}  // namespace
+
+/// Where the pages of a block lie.
+struct AttentionRunner::BlockPages {
+  const std::uint16_t* keys[kPagesPerBlock];
+  const std::uint16_t* values[kPagesPerBlock];
+};
+
+/// The state of a task's vectors and the scores of one tile.
+struct AttentionRunner::Scratch {
+  Scratch(const core::Arena& arena, int head_size) {
+    queries = arena.as<float>();
+    out = queries + kTaskVectors * head_size;
+    scores = out + kTaskVectors * head_size;
+    max = scores + kMaxTileVectors * kBlockTokens;
+    sum = max + kTaskVectors;
+  }
+
+  float* queries;  // per tile of V vectors: [D][V]
+  float* out;      // [kTaskVectors][D]
+  float* scores;   // [kMaxTileVectors][kBlockTokens]
+  float* max;      // [kTaskVectors]
+  float* sum;      // [kTaskVectors]
+};
+
+std::size_t AttentionRunner::scratch_bytes(int head_size) {
+  const int floats =
+      2 * kTaskVectors * head_size + kMaxTileVectors * kBlockTokens + 2 * kTaskVectors;
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+const RowInfo& AttentionRunner::row_of(const AttentionTask& task, int vector) const {
+  const int v = task.first_vector + vector;
+  return in_.rows[static_cast<std::size_t>(task.run.first_row + v / heads_per_kv())];
+}
+
+/// Where the vector's head lies in the rows of queries and outputs.
+std::ptrdiff_t AttentionRunner::head_offset(const AttentionTask& task, int vector) const {
+  const int v = task.first_vector + vector;
+  const int r = task.run.first_row + v / heads_per_kv();
+  const int head = task.kv_head * heads_per_kv() + v % heads_per_kv();
+  return (static_cast<std::ptrdiff_t>(r) * in_.spec.heads + head) * in_.spec.head_size;
+}
+
+void AttentionRunner::load_queries(const AttentionTask& task, const Scratch& s) const {
+  const int size = in_.spec.head_size;
+  int tile = 0;
+  for (int first = 0; first < task.num_vectors; first += tile) {
+    tile = tile_vectors(task.num_vectors - first, k_.max_vectors);
+    float* out = s.queries + first * size;
+    for (int i = 0; i < tile; ++i) {
+      const float* q = in_.queries + head_offset(task, first + i);
+      for (int d = 0; d < size; ++d) out[d * tile + i] = q[d];
+    }
+  }
+}
+
+void AttentionRunner::run(const AttentionTask& task, const core::Arena& scratch) const {
+  const int size = in_.spec.head_size;
+  const Scratch s(scratch, size);
+  load_queries(task, s);
+  std::fill_n(s.max, task.num_vectors, -std::numeric_limits<float>::infinity());
+  for (int block = task.first_block; block < task.end_block; ++block) {
+    attend_block(task, block, s);
+  }
+  for (int i = 0; i < task.num_vectors; ++i) {
+    const float* out = s.out + i * size;
+    if (task.partial < 0) {
+      write_result(task, i, out, s.sum[i]);
+      continue;
+    }
+    float* partial = work_.partial(task.partial + i);
+    std::copy_n(out, size, partial);
+    partial[size] = s.max[i];
+    partial[size + 1] = s.sum[i];
+  }
+}
+
+void AttentionRunner::attend_block(const AttentionTask& task, int block, const Scratch& s) const {
+  BlockPages pages;
+  AttentionBlock b;
+  b.head_size = in_.spec.head_size;
+  b.keys = pages.keys;
+  b.values = pages.values;
+  b.scores = s.scores;
+  std::int32_t key_begin[kMaxTileVectors];
+  std::int32_t key_end[kMaxTileVectors];
+  b.key_begin = key_begin;
+  b.key_end = key_end;
+  const Position origin = block * kBlockTokens;
+  int loaded_end = 0;
+
+  for (int first = 0; first < task.num_vectors; first += b.num_vectors) {
+    b.num_vectors = tile_vectors(task.num_vectors - first, k_.max_vectors);
+    int lowest = kBlockTokens;
+    int highest = 0;
+    for (int i = 0; i < b.num_vectors; ++i) {
+      const RowInfo& row = row_of(task, first + i);
+      key_begin[i] = std::max(first_visible_key(row, in_.window) - origin, 0);
+      key_end[i] = std::min(row.visible_end - origin, kBlockTokens);
+      if (key_begin[i] >= key_end[i]) continue;
+      lowest = std::min(lowest, key_begin[i]);
+      highest = std::max(highest, key_end[i]);
+    }
+    if (lowest >= highest) continue;
+
+    b.first_page = lowest / kPageTokens;
+    b.end_page = core::ceil_div(highest, kPageTokens);
+    // Rows ascend, so later tiles see pages further on.
+    find_pages(task, block, std::max(b.first_page, loaded_end), b.end_page, pages);
+    loaded_end = std::max(loaded_end, b.end_page);
+    b.queries = s.queries + first * b.head_size;
+    b.max = s.max + first;
+    b.sum = s.sum + first;
+    b.out = s.out + first * b.head_size;
+    k_.attend_block(b);
+  }
+}
+
+/// Looks up pages [begin, end) of a block.
+void AttentionRunner::find_pages(const AttentionTask& task, int block, int begin, int end,
+                                 BlockPages& pages) const {
+  const std::span<const PageId> table = step_.pages(task.run.span, in_.spec.kind);
+  for (int p = begin; p < end; ++p) {
+    const PageId page = table[static_cast<std::size_t>(block * kPagesPerBlock + p)];
+    TANDEM_CHECK(page != kNoPage, "a visible key has no KV page");
+    pages.keys[p] = kv_.keys<std::uint16_t>(in_.spec.kv_layer, page, task.kv_head);
+    pages.values[p] = kv_.values<std::uint16_t>(in_.spec.kv_layer, page, task.kv_head);
+  }
+}
+
+void AttentionRunner::merge(const AttentionTask& task, const core::Arena& scratch) const {
+  const int size = in_.spec.head_size;
+  const Scratch s(scratch, size);
+  for (int i = 0; i < task.num_vectors; ++i) {
+    float max = -std::numeric_limits<float>::infinity();
+    float sum = 0.0F;
+    for (int block = task.first_block; block < task.end_block; ++block) {
+      const int offset = (block - task.first_block) * task.num_vectors + i;
+      const float* part = work_.partial(task.partial + offset);
+      k_.merge_block(part, part[size], part[size + 1], size, &max, &sum, s.out);
+    }
+    write_result(task, i, s.out, sum);
+  }
+}
+
+void AttentionRunner::write_result(const AttentionTask& task, int vector, const float* out,
+                                   float sum) const {
+  float* dst = in_.out + head_offset(task, vector);
+  if (row_of(task, vector).visible_end == 0) {
+    std::fill_n(dst, in_.spec.head_size, 0.0F);  // a draft row of an empty cache
+  } else {
+    k_.scale(out, 1.0F / sum, in_.spec.head_size, dst);
+  }
+}
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "tandem/core/buffer.h"
+#include "tandem/kernels/cpu/attention_work.h"
+#include "tandem/kernels/cpu/simd/row_kernels.h"
+#include "tandem/kernels/host_kv.h"
+#include "tandem/kernels/host_step.h"
+
+namespace tandem::kernels::cpu {
+
+/// Softmax attention of normed and rotated queries over the cache: runs the tasks of an
+/// AttentionWork. Thread: run() and merge() of different tasks from any threads at once, each
+/// with a scratch of its own.
+class AttentionRunner {
+ public:
+  struct Inputs {
+    AttentionSpec spec;
+    int window = 0;                  ///< 0: none
+    std::span<const RowInfo> rows;   ///< of the row set
+    const float* queries = nullptr;  ///< [rows, H * D]
+    float* out = nullptr;            ///< [rows, H * D]
+  };
+  AttentionRunner(const RowKernels& kernels, const HostKv& kv, const HostStep& step,
+                  const AttentionWork& work, const Inputs& inputs)
+      : k_(kernels), kv_(kv), step_(step), work_(work), in_(inputs) {}
+
+  static std::size_t scratch_bytes(int head_size);
+
+  void run(const AttentionTask& task, const core::Arena& scratch) const;
+  /// Merges the partial results of a split task, after all of them.
+  void merge(const AttentionTask& task, const core::Arena& scratch) const;
+
+ private:
+  struct Scratch;
+  struct BlockPages;
+
+  int heads_per_kv() const { return in_.spec.heads / in_.spec.kv_heads; }
+  std::ptrdiff_t head_offset(const AttentionTask& task, int vector) const;
+  const RowInfo& row_of(const AttentionTask& task, int vector) const;
+  void load_queries(const AttentionTask& task, const Scratch& s) const;
+  void attend_block(const AttentionTask& task, int block, const Scratch& s) const;
+  void find_pages(const AttentionTask& task, int block, int begin, int end,
+                  BlockPages& pages) const;
+  void write_result(const AttentionTask& task, int vector, const float* out, float sum) const;
+
+  const RowKernels& k_;
+  const HostKv& kv_;
+  const HostStep& step_;
+  const AttentionWork& work_;
+  const Inputs in_;
+};
+
+}  // namespace tandem::kernels::cpu
