@@ -46,7 +46,7 @@ class ScriptedRunner final : public model::StepRunner {
     std::array<std::size_t, kernels::kNumAttentionKinds> page_bytes = {3, 2};
     std::size_t kv_memory_bytes = 400;
     double draft_accuracy = 0.7;  ///< share of drafts that are the token to come
-    ScriptedModel model;
+    ScriptedModel model = {};
   };
   explicit ScriptedRunner(const Options& options);
 

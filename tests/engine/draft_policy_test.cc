@@ -1,0 +1,241 @@
+#include "tandem/engine/draft_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <vector>
+
+namespace tandem::engine {
+namespace {
+
+/// A machine and a text: seconds of a step, and the chance that draft i is accepted after those
+/// before it.
+struct World {
+  std::function<double(const StepWork&)> seconds;
+  std::vector<double> chance;
+  double noise = 0.05;  // of step times, either way
+
+  double expected_tokens(int k) const {
+    double tokens = 1;
+    double reach = 1;
+    for (int i = 0; i < k; ++i) tokens += reach *= chance[static_cast<std::size_t>(i)];
+    return tokens;
+  }
+  double rate(int sequences, int k) const {
+    return sequences * expected_tokens(k) / seconds(StepWork::steady(sequences, k));
+  }
+  double best_rate(int sequences, int max_draft) const {
+    double best = 0;
+    for (int k = 0; k <= max_draft; ++k) best = std::max(best, rate(sequences, k));
+    return best;
+  }
+};
+
+/// Linear costs in units of an empty step.
+World linear(double per_row, double per_draft_step, double per_draft_row,
+             std::vector<double> chance) {
+  World world;
+  world.seconds = [=](const StepWork& w) {
+    return 1e-3 *
+           (1 + per_row * w.rows + per_draft_step * w.draft_steps + per_draft_row * w.draft_rows);
+  };
+  world.chance = std::move(chance);
+  return world;
+}
+
+/// Runs a policy on a world with a fixed number of sequences.
+class Simulation {
+ public:
+  Simulation(int sequences, int max_draft, unsigned seed = 1)
+      : policy_(max_draft), histories_(static_cast<std::size_t>(sequences)), random_(seed) {}
+
+  /// Tokens per second over `steps` steps.
+  double run(const World& world, int steps) {
+    double tokens = 0;
+    double seconds = 0;
+    std::vector<const AcceptanceHistory*> pointers;
+    for (const auto& history : histories_) pointers.push_back(&history);
+    std::uniform_real_distribution<double> unit(0, 1);
+    const int n = static_cast<int>(histories_.size());
+    for (int step = 0; step < steps; ++step) {
+      const int next = policy_.choose(pointers);
+      const StepWork work = {n, n * (1 + held_), next, n * next};
+      const double time = world.seconds(work) * (1 + world.noise * (2 * unit(random_) - 1));
+      policy_.observe_step(work, time);
+      seconds += time;
+      for (AcceptanceHistory& history : histories_) {
+        int accepted = 0;
+        while (accepted < held_ &&
+               unit(random_) < world.chance[static_cast<std::size_t>(accepted)]) {
+          ++accepted;
+        }
+        tokens += 1 + accepted;
+        if (held_ > 0) policy_.observe_acceptance(history, held_, accepted);
+      }
+      held_ = next;
+    }
+    return tokens / seconds;
+  }
+  const DraftPolicy& policy() const { return policy_; }
+
+ private:
+  DraftPolicy policy_;
+  std::vector<AcceptanceHistory> histories_;
+  std::mt19937 random_;
+  int held_ = 0;
+};
+
+const std::vector<double> kGood = {0.9, 0.88, 0.86, 0.84, 0.82, 0.8, 0.78, 0.76};
+const std::vector<double> kFair = {0.71, 0.79, 0.84, 0.66, 0.6, 0.6, 0.6, 0.6};
+const std::vector<double> kUseless(kMaxDraft, 0.02);
+const std::vector<double> kBad = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1};
+
+TEST(DraftPolicy, WithoutADrafterItIsZero) {
+  Simulation simulation(4, 0);
+  simulation.run(linear(0.1, 0, 0, kGood), 100);
+  EXPECT_EQ(simulation.policy().current(), 0);
+}
+
+TEST(DraftPolicy, GrowsWhereRowsAreFree) {
+  Simulation simulation(1, 6);
+  simulation.run(linear(0.01, 0.02, 0.005, kGood), 400);
+  EXPECT_GE(simulation.policy().current(), 5);
+}
+
+TEST(DraftPolicy, FallsToZeroWhereRowsCostWhatTheyYield) {
+  // 32 streams on a machine that is bound by arithmetic: a row costs the same whatever it is.
+  Simulation simulation(32, 6);
+  const World world = linear(1.0, 0.5, 0.5, kFair);
+  const double rate = simulation.run(world, 3000);
+  EXPECT_EQ(simulation.policy().current(), 0);
+  EXPECT_GT(rate, 0.98 * world.rate(32, 0));
+}
+
+TEST(DraftPolicy, NeverPaysMuchForDraftsThatAreRefused) {
+  for (const int sequences : {1, 4, 32}) {
+    Simulation simulation(sequences, 8);
+    const World world = linear(0.05, 0.1, 0.02, kBad);
+    simulation.run(world, 200);
+    const double rate = simulation.run(world, 4000);
+    EXPECT_EQ(simulation.policy().current(), 0);
+    EXPECT_GT(rate, 0.985 * world.rate(sequences, 0)) << sequences;
+  }
+}
+
+TEST(DraftPolicy, ComesCloseToTheBestFixedLengthOnManyMachines) {
+  double worst = 1;
+  for (const double per_row : {0.005, 0.02, 0.06, 0.2, 1.0}) {
+    for (const double draft : {0.02, 0.1, 0.3}) {
+      for (const auto& chance : {kGood, kFair, kBad}) {
+        for (const int sequences : {1, 3, 8, 32}) {
+          const World world = linear(per_row, draft, draft * per_row, chance);
+          Simulation simulation(sequences, 6);
+          simulation.run(world, 500);
+          const double share = simulation.run(world, 3000) / world.best_rate(sequences, 6);
+          worst = std::min(worst, share);
+          EXPECT_GT(share, 0.92) << per_row << " " << draft << " " << chance[0] << " " << sequences;
+        }
+      }
+    }
+  }
+  RecordProperty("worst_share", std::to_string(worst));
+}
+
+TEST(DraftPolicy, FindsItsWayOverSteps) {
+  // 4 -> 5 rows cost 1.4 times, then 8 rows are as cheap as 5: kernels look like this.
+  World world = linear(0, 0, 0, kGood);
+  world.seconds = [](const StepWork& w) {
+    const double rows = w.rows <= 1 ? 1.0 : w.rows <= 4 ? 1.1 : 1.54;
+    return 1e-3 * (rows + 0.04 * w.draft_steps);
+  };
+  Simulation simulation(1, 6);
+  simulation.run(world, 1000);
+  EXPECT_GT(simulation.run(world, 3000), 0.94 * world.best_rate(1, 6));
+}
+
+TEST(DraftPolicy, NoticesWhenDraftsStartAndCeaseToPay) {
+  for (const int sequences : {1, 32}) {
+    Simulation simulation(sequences, 6);
+    const World bad = linear(0.03, 0.05, 0.01, kUseless);
+    const World good = linear(0.03, 0.05, 0.01, kGood);
+    simulation.run(bad, 3000);
+    EXPECT_EQ(simulation.policy().current(), 0);
+    simulation.run(good, 3000);
+    EXPECT_GE(simulation.policy().current(), 2);
+    EXPECT_GT(simulation.run(good, 2000), 0.93 * good.best_rate(sequences, 6));
+    simulation.run(bad, 300);
+    EXPECT_EQ(simulation.policy().current(), 0);
+  }
+}
+
+TEST(DraftPolicy, NoticesWhenTheMachineChanges) {
+  Simulation simulation(8, 6);
+  const World cheap = linear(0.01, 0.02, 0.002, kFair);
+  const World dear = linear(1.0, 0.5, 0.5, kFair);
+  simulation.run(cheap, 1000);
+  EXPECT_GE(simulation.policy().current(), 3);
+  simulation.run(dear, 500);
+  EXPECT_EQ(simulation.policy().current(), 0);
+  simulation.run(cheap, 6000);
+  EXPECT_GE(simulation.policy().current(), 3);
+}
+
+TEST(DraftPolicy, TrialsTouchLessThanTwoPercentOfTheSteps) {
+  for (const auto& chance : {kGood, kFair, kBad}) {
+    Simulation simulation(16, 6);
+    simulation.run(linear(0.05, 0.05, 0.01, chance), 10000);
+    EXPECT_LT(static_cast<double>(simulation.policy().trial_steps()), 0.02 * 10000);
+    EXPECT_GT(simulation.policy().trial_steps(), 10U);
+  }
+}
+
+TEST(StepCost, InterpolatesWhatWasNeverMeasured) {
+  StepCost cost;
+  const auto truth = [](const StepWork& w) {
+    return 2e-3 + 1e-4 * w.rows + 3e-4 * w.draft_steps + 2e-5 * w.draft_rows;
+  };
+  for (int i = 0; i < 20; ++i) {
+    for (const int n : {1, 4, 16, 32}) {
+      for (const int k : {0, 2, 5}) {
+        cost.observe(StepWork::steady(n, k), truth(StepWork::steady(n, k)));
+      }
+    }
+  }
+  for (const int n : {2, 8, 24}) {
+    for (int k = 0; k <= 6; ++k) {
+      const StepWork work = StepWork::steady(n, k);
+      EXPECT_NEAR(cost.predict(work) / truth(work), 1.0, 0.1) << n << " " << k;
+    }
+  }
+}
+
+TEST(StepCost, ALateStepCountsLittle) {
+  StepCost cost;
+  const StepWork work = StepWork::steady(4, 2);
+  for (int i = 0; i < 20; ++i) cost.observe(work, 1e-3);
+  cost.observe(work, 1.0);
+  EXPECT_LT(cost.predict(work), 1.4e-3);
+}
+
+TEST(AcceptanceModel, LearnsByPositionAndSequence) {
+  AcceptanceModel model;
+  AcceptanceHistory easy;
+  AcceptanceHistory hard;
+  for (int i = 0; i < 200; ++i) {
+    model.observe(easy, 3, i % 10 < 9 ? 3 : 1);
+    model.observe(hard, 3, i % 10 < 3 ? 1 : 0);
+  }
+  const auto chances = model.conditional();
+  const auto of_easy = AcceptanceModel::expected_tokens(easy, chances);
+  const auto of_hard = AcceptanceModel::expected_tokens(hard, chances);
+  EXPECT_GT(of_easy[3], 3.0);
+  EXPECT_LT(of_hard[3], 2.0);
+  EXPECT_EQ(of_easy[0], 1.0);
+  for (std::size_t k = 1; k < of_easy.size(); ++k) EXPECT_GE(of_easy[k], of_easy[k - 1]);
+}
+
+}  // namespace
+}  // namespace tandem::engine
