@@ -57,7 +57,10 @@ struct Candidate {
 
 const auto& candidates() {
   static const std::array list = {
-      Candidate{IsaLevel::kScalar, Entry<kScalarKernels>::table(IsaLevel::kScalar)},
+    Candidate{IsaLevel::kScalar, Entry<kScalarKernels>::table(IsaLevel::kScalar)},
+#if defined(__x86_64__)
+    Candidate{IsaLevel::kAvx512, Entry<kAvx512Kernels>::table(IsaLevel::kAvx512)},
+#endif
   };
   return list;
 }

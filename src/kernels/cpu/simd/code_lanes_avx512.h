@@ -1,0 +1,110 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tandem/core/dtype.h"
+#include "tandem/kernels/cpu/simd/lanes_avx512.h"
+
+namespace tandem::kernels::cpu {
+
+/// Integer side of the matrix products in AVX-512 VNNI: one register holds a vector of a panel (64
+/// bytes: four columns of 16 rows) or 16 int32. The functions are those that formats_impl.h and
+/// products_impl.h ask for.
+struct Avx512Codes : Avx512Lanes {
+  using Bytes = __m512i;
+  using I32 = __m512i;
+  static constexpr int kRows = 6;               // of a micro-tile: 6 x 2 sums and as many chains
+  static constexpr int kPanels = 2;             // fill 24 of the 32 registers
+  static constexpr bool kUnsignedCodes = true;  // vpdpbusd: u8 codes times s8 activations
+  static constexpr int kScratchColumns = 512;   // decoded at once: 20 KiB
+  /// One row alone takes the codes of these types from the packed panels.
+  template <core::DType T>
+  static constexpr bool reads_packed() {
+    return T == core::DType::kQ4_K || T == core::DType::kQ6_K || T == core::DType::kQ5_0 ||
+           T == core::DType::kQ8_0;
+  }
+  static constexpr int code_max(int) { return 255; }  // makes no difference here
+  /// Steps of products that 16-bit sums can take; 0: products go to 32 bits at once.
+  static constexpr int steps_in_16_bits(int) { return 0; }
+
+  static Bytes load_bytes(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
+  static void store_bytes(std::uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a); }
+  /// (byte >> kShift) & kMask of every byte; negative shifts go left.
+  template <int kShift, int kMask>
+  static Bytes bits(Bytes a) {
+    if constexpr (kShift > 0) a = _mm512_srli_epi16(a, kShift);
+    if constexpr (kShift < 0) a = _mm512_slli_epi16(a, -kShift);
+    return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(kMask)));
+  }
+  static Bytes either(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+  static Bytes flip_top_bit(Bytes a) { return _mm512_xor_si512(a, _mm512_set1_epi8(-128)); }
+  /// table[byte], bytes below 16.
+  static Bytes lookup(const std::uint8_t* table, Bytes index) {
+    const __m128i t = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), index);
+  }
+
+  static I32 zero() { return _mm512_setzero_si512(); }
+  static I32 set1_i32(std::int32_t x) { return _mm512_set1_epi32(x); }
+  template <int kShift>
+  static I32 shift_left(I32 a) {
+    return _mm512_slli_epi32(a, kShift);
+  }
+  static I32 add_i32(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
+  static F32 to_f32(I32 a) { return _mm512_cvtepi32_ps(a); }
+  /// Byte kIndex of each word, unsigned or signed.
+  template <int kIndex>
+  static I32 byte_of_words(Bytes words) {
+    if constexpr (kIndex > 0) words = _mm512_srli_epi32(words, 8 * kIndex);
+    return kIndex == 3 ? words : _mm512_and_si512(words, _mm512_set1_epi32(255));
+  }
+  template <int kIndex>
+  static I32 signed_byte_of_words(Bytes words) {
+    if constexpr (kIndex < 3) words = _mm512_slli_epi32(words, 24 - 8 * kIndex);
+    return _mm512_srai_epi32(words, 24);
+  }
+  /// The f16 in the low or high half of each word.
+  static F32 f16_low(Bytes words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
+  static F32 f16_high(Bytes words) { return f16_low(_mm512_srli_epi32(words, 16)); }
+  static F32 load_bf16(const std::uint16_t* p) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+
+  using Quad = __m512i;
+  /// Four activations, for every lane.
+  static Quad broadcast_quad(const std::int8_t* p) {
+    std::int32_t word;
+    __builtin_memcpy(&word, p, sizeof word);
+    return _mm512_set1_epi32(word);
+  }
+  template <int kCodeMax>
+  static I32 dot(I32 acc, Bytes codes, Quad a) {
+    return _mm512_dpbusd_epi32(acc, codes, a);
+  }
+
+  // ---- quantization of activations, 16 at a time
+
+  /// Running maximum of the magnitudes' bits.
+  static I32 max_magnitude(I32 max, const float* x) {
+    const __m512i bits = _mm512_loadu_si512(x);
+    return _mm512_max_epu32(max, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+  }
+  static std::uint32_t largest(I32 a) { return _mm512_reduce_max_epu32(a); }
+  /// codes = x * inverse, to nearest even; returns the sum of the codes.
+  static std::int32_t quantize16(const float* x, float inverse, std::int8_t* codes) {
+    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(load(x), set1(inverse)));
+    const __m128i bytes = _mm512_cvtepi32_epi8(q);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), bytes);
+    const __m128i quads = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), bytes);
+    const __m128i pairs = _mm_add_epi32(quads, _mm_shuffle_epi32(quads, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32(pairs, 0xb1)));
+  }
+
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,357 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "tandem/core/dtype.h"
+#include "tandem/kernels/cpu/panel.h"
+
+// How each type's panels (PanelMatrix) are decoded, once for all instruction sets: L is the set's
+// code lanes. A Format<L, T> has
+//   kBlock       columns of a block: 32 or 256
+//   kVectors     vectors of a block
+//   kSide        true: the scale is kept apart
+//   kBias        subtracted from the codes to give signed values; 128: codes fill 8 bits
+//   kCodeMax     largest code
+//   kHalves      true: scales per 16 columns; else per 32
+//   kMins        true: has minima
+// and is constructed at a block of a panel. For group G of 32 columns in the block:
+//   codes<G, S>()       the codes of columns 4S .. 4S + 3
+//   kHalves == false:   scale<G>() = d * scale, min<G>() = dmin * min, exact products
+//   kHalves == true:    half_scale<G, H>(), half_min<G, H>(), integers, and d(), dmin()
+// Layouts: spec/formats.md section 3.
+
+#define TANDEM_INLINE [[gnu::always_inline]] inline
+
+namespace tandem::kernels::cpu {
+
+/// Where block b of a panel starts, and its scale if that is kept apart.
+struct BlockPointer {
+  const std::uint8_t* vectors = nullptr;
+  const std::uint16_t* side = nullptr;
+};
+
+template <class L, core::DType T>
+struct Format;
+
+/// What the formats share: vectors by index, and codes with a bias of 128, which instruction sets
+/// with signed products take as they are.
+template <class L>
+class FormatBase {
+ public:
+  using F32 = typename L::F32;
+  using I32 = typename L::I32;
+  using Bytes = typename L::Bytes;
+
+ protected:
+  TANDEM_INLINE explicit FormatBase(const BlockPointer& p) : p_(p) {}
+  TANDEM_INLINE Bytes vector(int i) const { return L::load_bytes(p_.vectors + 64 * i); }
+  TANDEM_INLINE F32 side_scale() const { return L::load_f16(p_.side); }
+  /// Low (kHigh false) or high nibbles.
+  template <bool kHigh>
+  TANDEM_INLINE Bytes nibbles(int i) const {
+    return L::template bits < kHigh ? 4 : 0, 15 > (vector(i));
+  }
+  TANDEM_INLINE static Bytes full_bytes(Bytes biased) {
+    if constexpr (L::kUnsignedCodes) return biased;
+    return L::flip_top_bit(biased);
+  }
+
+ private:
+  BlockPointer p_;
+};
+
+// ---- blocks of 32 columns
+
+/// The nibble of step S of a 32-block whose vectors start at kFirst: low nibbles are columns 0..15.
+template <class L, bool kHasSide, int kVectorCount, int kNibbles>
+class Format32 : public FormatBase<L> {
+ public:
+  using Base = FormatBase<L>;
+  using typename Base::Bytes;
+  using typename Base::F32;
+  static constexpr int kBlock = 32;
+  static constexpr int kVectors = kVectorCount;
+  static constexpr bool kSide = kHasSide;
+  static constexpr bool kHalves = false;
+  static constexpr bool kMins = !kHasSide;
+
+  TANDEM_INLINE explicit Format32(const BlockPointer& p) : Base(p) {}
+  template <int G>
+  TANDEM_INLINE F32 scale() const {
+    if constexpr (kSide) return this->side_scale();
+    return L::f16_low(this->vector(0));
+  }
+  /// The offset m of Q4_1 and Q5_1 is a minimum of -m.
+  template <int G>
+  TANDEM_INLINE F32 min() const {
+    return L::sub(L::set1(0.0F), L::f16_high(this->vector(0)));
+  }
+
+ protected:
+  template <int S>
+  TANDEM_INLINE Bytes nibble() const {
+    return this->template nibbles<(S >= 4)>(kNibbles + S % 4);
+  }
+  /// Fifth bits, from vector kFifth.
+  template <int S, int kFifth>
+  TANDEM_INLINE Bytes five_bits() const {
+    return L::either(nibble<S>(), L::template bits<S - 4, 16>(this->vector(kFifth)));
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kQ4_0> : Format32<L, true, 4, 0> {
+  static constexpr int kBias = 8;
+  static constexpr int kCodeMax = 15;
+  using Format32<L, true, 4, 0>::Format32;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return this->template nibble<S>();
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kQ4_1> : Format32<L, false, 5, 1> {
+  static constexpr int kBias = 0;
+  static constexpr int kCodeMax = 15;
+  using Format32<L, false, 5, 1>::Format32;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return this->template nibble<S>();
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kQ5_0> : Format32<L, true, 5, 1> {
+  static constexpr int kBias = 16;
+  static constexpr int kCodeMax = 31;
+  using Format32<L, true, 5, 1>::Format32;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return this->template five_bits<S, 0>();
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kQ5_1> : Format32<L, false, 6, 2> {
+  static constexpr int kBias = 0;
+  static constexpr int kCodeMax = 31;
+  using Format32<L, false, 6, 2>::Format32;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return this->template five_bits<S, 1>();
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kQ8_0> : Format32<L, true, 8, 0> {
+  static constexpr int kBias = 128;
+  static constexpr int kCodeMax = 255;
+  using Format32<L, true, 8, 0>::Format32;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return this->full_bytes(this->vector(S));
+  }
+};
+
+/// The codebook of IQ4_NL and IQ4_XS, plus 128.
+alignas(16) inline constexpr std::uint8_t kIq4Codebook[16] = {
+    1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+
+template <class L>
+struct Format<L, core::DType::kIQ4_NL> : Format32<L, true, 4, 0> {
+  static constexpr int kBias = 128;
+  static constexpr int kCodeMax = 255;
+  using Format32<L, true, 4, 0>::Format32;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return this->full_bytes(L::lookup(kIq4Codebook, this->template nibble<S>()));
+  }
+};
+
+// ---- blocks of 256 columns
+
+/// Scales and minima of Q4_K and Q5_K: vectors 1..3 hold the 12 packed bytes, vector 0 d and dmin.
+template <class L, int kVectorCount>
+class FormatScaleMin : public FormatBase<L> {
+ public:
+  using Base = FormatBase<L>;
+  using typename Base::Bytes;
+  using typename Base::F32;
+  static constexpr int kBlock = 256;
+  static constexpr int kVectors = kVectorCount;
+  static constexpr bool kSide = false;
+  static constexpr bool kHalves = false;
+  static constexpr bool kMins = true;
+  static constexpr int kBias = 0;
+
+  TANDEM_INLINE explicit FormatScaleMin(const BlockPointer& p) : Base(p) {
+    const Bytes d = this->vector(0);
+    const Bytes low = this->vector(1);
+    const Bytes mid = this->vector(2);
+    const Bytes high = this->vector(3);
+    d_ = L::f16_low(d);
+    dmin_ = L::f16_high(d);
+    scales_[0] = L::template bits<0, 63>(low);
+    mins_[0] = L::template bits<0, 63>(mid);
+    scales_[1] = L::either(L::template bits<0, 15>(high), L::template bits<2, 48>(low));
+    mins_[1] = L::either(L::template bits<4, 15>(high), L::template bits<2, 48>(mid));
+  }
+  template <int G>
+  TANDEM_INLINE F32 scale() const {
+    return L::mul(d_, L::to_f32(L::template byte_of_words<G % 4>(scales_[G / 4])));
+  }
+  template <int G>
+  TANDEM_INLINE F32 min() const {
+    return L::mul(dmin_, L::to_f32(L::template byte_of_words<G % 4>(mins_[G / 4])));
+  }
+
+ private:
+  F32 d_, dmin_;
+  Bytes scales_[2], mins_[2];
+};
+
+template <class L>
+struct Format<L, core::DType::kQ4_K> : FormatScaleMin<L, 36> {
+  static constexpr int kCodeMax = 15;
+  using FormatScaleMin<L, 36>::FormatScaleMin;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return this->template nibbles<G % 2 == 1>(4 + 8 * (G / 2) + S);
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kQ5_K> : FormatScaleMin<L, 44> {
+  static constexpr int kCodeMax = 31;
+  using FormatScaleMin<L, 44>::FormatScaleMin;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return L::either(this->template nibbles<G % 2 == 1>(12 + 8 * (G / 2) + S),
+                     L::template bits<G - 4, 16>(this->vector(4 + S)));
+  }
+};
+
+/// Nibbles in 0..31, upper two bits in 32..47, int8 scales in 48..51.
+template <class L>
+struct Format<L, core::DType::kQ6_K> : FormatBase<L> {
+  static constexpr int kBlock = 256;
+  static constexpr int kVectors = 52;
+  static constexpr bool kSide = true;
+  static constexpr bool kHalves = true;
+  static constexpr bool kMins = false;
+  static constexpr int kBias = 32;
+  static constexpr int kCodeMax = 63;
+  using typename FormatBase<L>::F32;
+  using typename FormatBase<L>::Bytes;
+
+  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  template <int G, int S>
+  TANDEM_INLINE Bytes codes() const {
+    constexpr int kHalf = G / 4;
+    constexpr int kQuarter = G % 4;
+    const Bytes low = this->template nibbles<(kQuarter >= 2)>(16 * kHalf + 8 * (kQuarter % 2) + S);
+    return L::either(low, L::template bits<2 * kQuarter - 4, 48>(this->vector(32 + 8 * kHalf + S)));
+  }
+  template <int G, int H>
+  TANDEM_INLINE F32 half_scale() const {
+    return L::to_f32(L::template signed_byte_of_words<2 * (G % 2) + H>(this->vector(48 + G / 2)));
+  }
+  TANDEM_INLINE F32 d() const { return this->side_scale(); }
+};
+
+/// Third bits in vectors 0..7, two low bits in 8..23, 6-bit scales in 24..26.
+template <class L>
+struct Format<L, core::DType::kQ3_K> : FormatBase<L> {
+  static constexpr int kBlock = 256;
+  static constexpr int kVectors = 27;
+  static constexpr bool kSide = true;
+  static constexpr bool kHalves = true;
+  static constexpr bool kMins = false;
+  static constexpr int kBias = 4;
+  static constexpr int kCodeMax = 7;
+  using typename FormatBase<L>::F32;
+  using typename FormatBase<L>::Bytes;
+
+  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  template <int G, int S>
+  TANDEM_INLINE Bytes codes() const {
+    return L::either(L::template bits<2 * (G % 4), 3>(this->vector(8 + 8 * (G / 4) + S)),
+                     L::template bits<G - 2, 4>(this->vector(S)));
+  }
+  template <int G, int H>
+  TANDEM_INLINE F32 half_scale() const {
+    constexpr int kIndex = 2 * G + H;
+    const Bytes low = this->template nibbles<(kIndex >= 8)>(24 + kIndex / 4 % 2);
+    const Bytes high = L::template bits<2 * (kIndex / 4) - 4, 48>(this->vector(26));
+    const auto scale = L::template byte_of_words<kIndex % 4>(L::either(low, high));
+    return L::to_f32(L::add_i32(scale, L::set1_i32(-32)));
+  }
+  TANDEM_INLINE F32 d() const { return this->side_scale(); }
+};
+
+/// Scale and minimum nibbles in vectors 0..3, two-bit codes in 4..19, d and dmin in 20.
+template <class L>
+struct Format<L, core::DType::kQ2_K> : FormatBase<L> {
+  static constexpr int kBlock = 256;
+  static constexpr int kVectors = 21;
+  static constexpr bool kSide = false;
+  static constexpr bool kHalves = true;
+  static constexpr bool kMins = true;
+  static constexpr int kBias = 0;
+  static constexpr int kCodeMax = 3;
+  using typename FormatBase<L>::F32;
+  using typename FormatBase<L>::Bytes;
+
+  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  template <int G, int S>
+  TANDEM_INLINE Bytes codes() const {
+    return L::template bits<2 * (G % 4), 3>(this->vector(4 + 8 * (G / 4) + S));
+  }
+  template <int G, int H>
+  TANDEM_INLINE F32 half_scale() const {
+    return L::to_f32(
+        L::template byte_of_words<2 * (G % 2) + H>(this->template nibbles<false>(G / 2)));
+  }
+  template <int G, int H>
+  TANDEM_INLINE F32 half_min() const {
+    return L::to_f32(
+        L::template byte_of_words<2 * (G % 2) + H>(this->template nibbles<true>(G / 2)));
+  }
+  TANDEM_INLINE F32 d() const { return L::f16_low(this->vector(20)); }
+  TANDEM_INLINE F32 dmin() const { return L::f16_high(this->vector(20)); }
+};
+
+/// d and upper scale bits in vector 0, scale nibbles in 1, codes in 2..33 as in IQ4_NL.
+template <class L>
+struct Format<L, core::DType::kIQ4_XS> : FormatBase<L> {
+  static constexpr int kBlock = 256;
+  static constexpr int kVectors = 34;
+  static constexpr bool kSide = false;
+  static constexpr bool kHalves = false;
+  static constexpr bool kMins = false;
+  static constexpr int kBias = 128;
+  static constexpr int kCodeMax = 255;
+  using typename FormatBase<L>::F32;
+  using typename FormatBase<L>::Bytes;
+
+  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  template <int G, int S>
+  TANDEM_INLINE Bytes codes() const {
+    return this->full_bytes(
+        L::lookup(kIq4Codebook, this->template nibbles<(S >= 4)>(2 + 4 * G + S % 4)));
+  }
+  template <int G>
+  TANDEM_INLINE F32 scale() const {
+    // Byte 2 + G / 4 of vector 0 has the two bits of groups 4 (G / 4) .. + 3.
+    const auto high = L::template byte_of_words<2 + G / 4>(
+        L::template bits<2 * (G % 4) - 4, 48>(this->vector(0)));
+    const auto low = L::template byte_of_words<G / 2>(this->template nibbles<G % 2 == 1>(1));
+    const auto scale = L::add_i32(L::add_i32(low, high), L::set1_i32(-32));
+    return L::mul(L::f16_low(this->vector(0)), L::to_f32(scale));
+  }
+};
+
+}  // namespace tandem::kernels::cpu

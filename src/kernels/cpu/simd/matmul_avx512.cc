@@ -1,0 +1,9 @@
+#include "tandem/kernels/cpu/simd/code_lanes_avx512.h"
+#include "tandem/kernels/cpu/simd/products_impl.h"
+
+namespace tandem::kernels::cpu {
+
+const IsaKernels kAvx512Kernels = {Products<Avx512Codes>::quantize_row,
+                                   Products<Avx512Codes>::matmul};
+
+}  // namespace tandem::kernels::cpu
