@@ -1,1 +1,170 @@
-int main() { return 0; }
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tandem/app/commands.h"
+#include "tandem/app/option_text.h"
+
+namespace {
+
+using tandem::app::BenchCommand;
+using tandem::app::ModelOptions;
+using tandem::app::RunOptions;
+using tandem::app::ServeOptions;
+
+constexpr int kUsageError = 2;
+
+/// Adds an option whose text `parse` turns into `target`; the message says what is `expected`.
+template <typename T, typename Parse>
+CLI::Option* add_parsed(CLI::App* app, const char* name, T* target, Parse parse,
+                        const char* default_text, const char* expected, const char* help) {
+  const auto read = [=](const CLI::results_t& texts) {
+    const auto value = parse(texts.at(0));
+    if (!value)
+      throw CLI::ValidationError(name, fmt::format("expected {}, not {}", expected, texts.at(0)));
+    *target = static_cast<T>(*value);
+    return true;
+  };
+  return app->add_option(name, read, help)->type_name("TEXT")->default_str(default_text);
+}
+
+void add_model_options(CLI::App* app, ModelOptions* options) {
+  app->add_option("--model", options->model, "GGUF file of a Gemma 4 model")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("--draft", options->draft, "GGUF file of its MTP drafter")->type_name("FILE");
+  app->add_option("--threads", options->threads, "compute threads; 0: all cores of this process")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  add_parsed(app, "--draft-length", &options->draft_length, tandem::app::parse_draft_length, "auto",
+             "auto or a number from 0 to 8", "tokens to draft a step: auto or 0..8");
+  app->add_option("--context", options->context, "most tokens of a prompt and its answer")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 24));
+  add_parsed(app, "--kv-memory", &options->kv_memory_bytes, tandem::app::parse_size, "2GiB",
+             "a size such as 512MiB or 2GiB", "most memory for the KV cache");
+  app->add_option("--backend", options->backend, "")
+      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->group("");  // hidden: the reference is for tests
+}
+
+/// A fixed draft length without a drafter is a slip, not a wish.
+void check_model_options(const ModelOptions& options) {
+  if (options.draft_length > 0 && options.draft.empty()) {
+    throw CLI::ValidationError("--draft-length", "needs a drafter; give one with --draft");
+  }
+}
+
+void add_serve(CLI::App* app, ServeOptions* options, std::function<int()>* command) {
+  CLI::App* serve = app->add_subcommand("serve", "Serve a model over an OpenAI-compatible API");
+  add_model_options(serve, &options->model);
+  serve->add_option("--host", options->host, "address to listen on")->capture_default_str();
+  serve->add_option("--port", options->port, "port to listen on; 0: any free one")
+      ->capture_default_str();
+  serve
+      ->add_option("--max-sequences", options->model.max_sequences,
+                   "requests generated at the same time; more wait")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  serve->callback([=] {
+    check_model_options(options->model);
+    *command = [=] {
+      return tandem::app::serve_main(*options);
+    };
+  });
+}
+
+void add_run(CLI::App* app, RunOptions* options, std::function<int()>* command) {
+  CLI::App* run = app->add_subcommand("run", "Answer one prompt and print the speed");
+  options->model.max_sequences = 1;
+  add_model_options(run, &options->model);
+  run->add_option("--prompt", options->prompt, "what the user says")->required();
+  run->add_option("--max-tokens", options->max_tokens, "most tokens of the answer")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  run->add_option("--temperature", options->temperature,
+                  "0: always the likeliest token; default: the model file's")
+      ->check(CLI::Range(0.0, 100.0));
+  run->callback([=] {
+    check_model_options(options->model);
+    *command = [=] {
+      return tandem::app::run_main(*options);
+    };
+  });
+}
+
+void add_bench(CLI::App* app, BenchCommand* bench, std::function<int()>* command) {
+  CLI::App* sub = app->add_subcommand(
+      "bench", "Measure any OpenAI-compatible server with ShareGPT prompts, closed loop");
+  auto& options = bench->options;
+  sub->add_option("--url", options.url, "server, for example http://127.0.0.1:8080")->required();
+  sub->add_option("--dataset", options.dataset, "ShareGPT V3 JSON file")
+      ->required()
+      ->type_name("FILE");
+  sub->add_option("--prompts", options.prompts, "requests at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10'000'000));
+  sub->add_option("--concurrency", options.concurrency, "requests on their way at any time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
+  sub->add_option("--max-tokens", options.max_tokens, "most tokens of an answer")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--duration", options.duration_s, "seconds at most; what runs then is cancelled")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--output", bench->output, "JSON file to write; -: standard output")
+      ->type_name("FILE");
+  sub->add_option("--model", options.model, "model to name; default: the server's first");
+  sub->add_option("--api-key", options.api_key, "sent as a bearer token");
+  sub->add_option("--temperature", options.temperature, "sampling temperature")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  sub->add_option("--timeout", options.timeout_s, "seconds for one request")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--pid", options.pid,
+                  "server process whose peak memory is read; default: ask its /metrics")
+      ->check(CLI::PositiveNumber);
+  sub->callback([=] {
+    *command = [=] {
+      return tandem::app::bench_main(*bench);
+    };
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Tandem serves Gemma 4 models with their MTP drafter.", "tandem");
+  app.set_version_flag("--version", "tandem " TANDEM_VERSION);
+  app.require_subcommand(1);
+
+  ServeOptions serve;
+  RunOptions run;
+  BenchCommand bench;
+  std::string file;
+  std::function<int()> command;
+  add_serve(&app, &serve, &command);
+  add_run(&app, &run, &command);
+  add_bench(&app, &bench, &command);
+  CLI::App* inspect =
+      app.add_subcommand("inspect", "Say what is in a GGUF file and whether it can be served");
+  inspect->add_option("file", file, "GGUF file")->required()->type_name("FILE");
+  inspect->callback([&] {
+    command = [&] {
+      return tandem::app::inspect_main(file);
+    };
+  });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version are asked for, not errors.
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  return command();
+}

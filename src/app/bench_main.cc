@@ -1,0 +1,51 @@
+#include <fmt/core.h>
+
+#include <atomic>
+#include <csignal>
+#include <fstream>
+
+#include "tandem/app/commands.h"
+
+namespace tandem::app {
+namespace {
+
+std::atomic<bool> g_interrupt{false};
+
+/// The first Ctrl-C ends the run and prints what was measured; the next one ends the program.
+extern "C" void on_interrupt(int signal) {
+  g_interrupt.store(true);
+  std::signal(signal, SIG_DFL);
+}
+
+core::Status cannot_write(const std::string& path) {
+  return core::invalid_argument(fmt::format("{}: cannot write the file; check the path", path));
+}
+
+}  // namespace
+
+int bench_main(BenchCommand command) {
+  const bool has_file = !command.output.empty() && command.output != "-";
+  // Found out before a run of many minutes, and without emptying a file that is there.
+  if (has_file && !std::ofstream(command.output, std::ios::app)) {
+    return fail(cannot_write(command.output));
+  }
+  command.options.interrupt = &g_interrupt;
+  std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+  const auto report = bench::run_bench(command.options);
+  if (!report.ok()) return fail(report.status());
+  if (command.output == "-") {
+    fmt::print("{}\n", bench::to_json(*report));
+  } else {
+    fmt::print("{}", bench::to_table(*report));
+  }
+  if (has_file) {
+    std::ofstream file(command.output, std::ios::trunc);
+    file << bench::to_json(*report) << '\n';
+    file.close();
+    if (!file) return fail(cannot_write(command.output));
+  }
+  return 0;
+}
+
+}  // namespace tandem::app

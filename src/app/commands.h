@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "tandem/bench/bench.h"
+
+namespace tandem::app {
+
+/// How to load a model and with which bounds. Shared by serve and run.
+struct ModelOptions {
+  std::string model;      ///< GGUF file of the target
+  std::string draft;      ///< GGUF file of its drafter; empty: none
+  int threads = 0;        ///< compute threads; 0: all usable cores
+  int draft_length = -1;  ///< -1: adaptive
+  int max_sequences = 32;
+  int context = 65536;  ///< tokens of one request
+  std::size_t kv_memory_bytes = std::size_t{2} << 30;
+  std::string backend = "cpu";  ///< or "reference", for tests
+};
+
+struct ServeOptions {
+  ModelOptions model;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8080;
+};
+
+struct RunOptions {
+  ModelOptions model;
+  std::string prompt;
+  int max_tokens = 256;
+  double temperature = -1.0;  ///< negative: as the model file recommends
+};
+
+struct BenchCommand {
+  bench::BenchOptions options;
+  std::string output;  ///< JSON file; "-": standard output instead of the table; empty: none
+};
+
+/// The commands. Each returns the exit code: 0, or 1 after one sentence on standard error.
+int serve_main(const ServeOptions& options);
+int run_main(const RunOptions& options);
+int bench_main(BenchCommand command);
+int inspect_main(const std::string& path);
+
+/// Prints "tandem: MESSAGE" on standard error and returns 1.
+int fail(const core::Status& status);
+
+}  // namespace tandem::app

@@ -1,0 +1,72 @@
+#include "tandem/app/dry_run_backend.h"
+
+#include <fmt/core.h>
+
+#include "tandem/core/check.h"
+#include "tandem/formats/dequantize.h"
+
+namespace tandem::app {
+namespace {
+
+using kernels::Rows;
+using kernels::Weight;
+
+class ShapeOnly final : public Weight {
+ public:
+  explicit ShapeOnly(const core::TensorView& view) : rows_(view.rows()), cols_(view.cols()) {}
+  std::int64_t rows() const override { return rows_; }
+  std::int64_t cols() const override { return cols_; }
+  std::size_t bytes() const override { return 0; }
+
+ private:
+  std::int64_t rows_, cols_;
+};
+
+class DryRunBackend final : public kernels::Backend {
+ public:
+  std::string describe() const override { return "dry run"; }
+  core::Status configure(const kernels::Geometry&) override { return {}; }
+  kernels::KvLayout kv_layout() const override { return {}; }
+
+  core::Result<std::unique_ptr<Weight>> pack(const core::TensorView& view, kernels::WeightRole,
+                                             std::string_view name) override {
+    if (!formats::can_dequantize(view.dtype)) {
+      return core::unimplemented(fmt::format("tensor \"{}\" has type {}, which cannot be run", name,
+                                             core::name(view.dtype)));
+    }
+    return std::unique_ptr<Weight>(std::make_unique<ShapeOnly>(view));
+  }
+
+  core::Result<Rows> allocate_rows(int, int, kernels::RowSet) override { return refuse(), Rows(); }
+  void read(const Rows&, std::span<float>) override { refuse(); }
+  void write(const Rows&, std::span<const float>) override { refuse(); }
+  void set_slot(int, const kernels::SamplingParams&) override { refuse(); }
+  kernels::SlotSnapshot read_slot(int) override { return refuse(), kernels::SlotSnapshot(); }
+  StepShape begin_step(const kernels::StepPlan&) override { return refuse(), StepShape(); }
+  void embed(const Weight&, float, Rows) override { refuse(); }
+  void ple_inputs(const kernels::PleInputWeights&, Rows, Rows) override { refuse(); }
+  void attention(const kernels::AttentionWeights&, const kernels::AttentionSpec&, Rows) override {
+    refuse();
+  }
+  void ffn(const kernels::FfnWeights&, float, Rows) override { refuse(); }
+  void ple(const kernels::PleLayerWeights&, Rows, int, float, Rows) override { refuse(); }
+  void final_norm(const kernels::Head&, Rows, Rows) override { refuse(); }
+  void logits(const kernels::Head&, Rows, Rows) override { refuse(); }
+  void verify(const kernels::Head&, Rows) override { refuse(); }
+  void draft_input(const kernels::DraftWeights&, int, Rows) override { refuse(); }
+  void draft_head(const kernels::DraftWeights&, int, Rows) override { refuse(); }
+  core::Result<kernels::StepResult> end_step() override {
+    return refuse(), core::internal_error("a dry run has no steps");
+  }
+
+ private:
+  static void refuse() { TANDEM_CHECK(false, "the dry-run backend runs no step"); }
+};
+
+}  // namespace
+
+std::unique_ptr<kernels::Backend> make_dry_run_backend() {
+  return std::make_unique<DryRunBackend>();
+}
+
+}  // namespace tandem::app

@@ -1,0 +1,93 @@
+#include <fmt/core.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <optional>
+
+#include "tandem/app/commands.h"
+#include "tandem/app/loaded_model.h"
+#include "tandem/app/stop_signals.h"
+#include "tandem/core/log.h"
+#include "tandem/server/server.h"
+
+namespace tandem::app {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPollInterval{100};
+constexpr milliseconds kDrainPatience{30'000};
+
+/// The id in /v1/models: the name that the file gives itself, else the file's.
+core::Result<std::string> model_name(const std::string& path) {
+  TANDEM_ASSIGN(const formats::GgufFile file, formats::GgufFile::open(path));
+  const auto name = file.get_string("general.name");
+  if (name.ok() && !name->empty()) return std::string(*name);
+  return std::filesystem::path(path).stem().string();
+}
+
+server::ServedModel served(const LoadedModel& loaded) {
+  server::ServedModel out;
+  out.engine = loaded.engine.get();
+  out.tokenizer = loaded.tokenizer;
+  out.template_variant = loaded.template_variant;
+  out.default_sampling = loaded.sampling;
+  out.max_context = loaded.max_context;
+  out.fingerprint = loaded.fingerprint;
+  return out;
+}
+
+/// Waits for the model while the server already answers 503. Ends the process on a signal: packing
+/// cannot be interrupted, and nothing is being served yet.
+core::Result<LoadedModel> load_while_listening(const ModelOptions& options, StopSignals& signals) {
+  auto loading = std::async(std::launch::async, [&options] { return load_model(options); });
+  while (loading.wait_for(milliseconds(0)) != std::future_status::ready) {
+    if (signals.wait_for(kPollInterval)) {
+      core::log_info("stopped while loading");
+      std::_Exit(0);
+    }
+  }
+  return loading.get();
+}
+
+}  // namespace
+
+int serve_main(const ServeOptions& options) {
+  StopSignals signals;
+  std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error code, not a signal
+  const auto name = model_name(options.model.model);
+  if (!name.ok()) return fail(name.status());
+
+  std::optional<LoadedModel> loaded;  // outlives the server, which uses it until it has drained
+  server::ServerOptions server_options;
+  server_options.host = options.host;
+  server_options.port = options.port;
+  server_options.model_name = *name;
+  auto server = server::Server::start(server_options);
+  if (!server.ok()) return fail(server.status());
+  core::log_info(
+      fmt::format("listening on http://{}:{}, loading", options.host, (*server)->port()));
+
+  auto model = load_while_listening(options.model, signals);
+  if (!model.ok()) return fail(model.status());
+  loaded.emplace(std::move(model).value());
+  (*server)->attach(served(*loaded));
+  core::log_info(
+      fmt::format("ready: http://{}:{}/v1, model \"{}\"", options.host, (*server)->port(), *name));
+
+  bool is_stopped = false;
+  while (!is_stopped && (*server)->healthy()) is_stopped = signals.wait_for(kPollInterval);
+  core::log_info("draining: running requests may finish, new ones are refused");
+  const bool is_complete = (*server)->drain(kDrainPatience);
+  if (!is_complete) core::log_warning("requests were still running at the end of the drain");
+  server->reset();
+  if (!is_stopped) {
+    return fail(core::internal_error("the compute device failed; see the log, then restart"));
+  }
+  core::log_info("stopped");
+  return 0;
+}
+
+}  // namespace tandem::app
