@@ -177,10 +177,8 @@ TEST_F(HttpClientTest, KeepsManyRequestsInFlightAndTicks) {
   start();
   const auto client = HttpClient::create();
   int num_done = 0;
-  int num_ticks = 0;
-  client->every(5ms, [&] {
-    if (++num_ticks == 3) release_all();
-  });
+  std::atomic<int> num_ticks = 0;
+  client->every(2ms, [&] { ++num_ticks; });
   for (int i = 0; i < 64; ++i) {
     client->send(url(), {"GET", "/park", {}, {}}, 5s, {{}, [&](auto answer) {
                                                          ASSERT_TRUE(answer.ok());
@@ -190,6 +188,7 @@ TEST_F(HttpClientTest, KeepsManyRequestsInFlightAndTicks) {
   }
   std::thread answerer([&] {
     parked(63);
+    eventually([&] { return num_ticks > 2; });
     release_all();
   });
   client->run();
