@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tandem/tokenizer/stream_decoder.h"
@@ -75,8 +76,15 @@ void check(const tokenizer::Tokenizer& tokenizer, std::string_view text, bool ma
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const std::size_t split = std::min(input.find('\0'), input.size());
-  auto made = tokenizer::Tokenizer::create(vocab_from(input.substr(0, split)));
-  if (!made.ok()) made = tokenizer::Tokenizer::create(vocab_from({}));
+  // Making a tokenizer costs far more than encoding with it, so the last one is kept.
+  static const auto fallback = tokenizer::Tokenizer::create(vocab_from({}));
+  static auto made = fallback;
+  static std::string last_lines;
+  if (const auto lines = input.substr(0, split); lines != last_lines) {
+    made = tokenizer::Tokenizer::create(vocab_from(lines));
+    if (!made.ok()) made = fallback;
+    last_lines = lines;
+  }
   const std::string_view text = input.substr(std::min(split + 1, input.size()));
   check(**made, text, false);
   check(**made, text, true);

@@ -19,7 +19,7 @@ enum class WireRules {
 ///   messages[2].content[0].type: unknown content part type "foo"; use text, image_url, ...
 /// `tools` may be null. Both should come from parse_json, which keeps numbers exact.
 ///
-/// What is normalized (tests/data/goldens/README.md):
+/// What is normalized (tests/chat/README.md):
 /// - arguments that are the JSON text of an object become the object; other text stays verbatim
 /// - image_url/input_image, input_audio/audio_url and video_url parts become media parts; what they
 ///   point to is the caller's business, who must refuse media that the model cannot see

@@ -1,5 +1,5 @@
 // Every recorded conversation, rendered byte for byte. The files say what a line means in
-// tests/data/goldens/README.md.
+// tests/chat/README.md.
 
 #include <gtest/gtest.h>
 

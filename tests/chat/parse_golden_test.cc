@@ -1,5 +1,5 @@
 // Every recorded model output, parsed token by token and in groups. The file says what a line means
-// in tests/data/goldens/README.md.
+// in tests/chat/README.md.
 
 #include <gtest/gtest.h>
 

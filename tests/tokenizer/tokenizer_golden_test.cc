@@ -1,5 +1,5 @@
 // Every recorded case of tokenization and detokenization: the files say what a line means in
-// tests/data/goldens/README.md.
+// tests/chat/README.md.
 
 #include <gtest/gtest.h>
 
