@@ -60,6 +60,8 @@ const auto& candidates() {
     Candidate{IsaLevel::kScalar, Entry<kScalarKernels>::table(IsaLevel::kScalar)},
 #if defined(__x86_64__)
     Candidate{IsaLevel::kAvx512, Entry<kAvx512Kernels>::table(IsaLevel::kAvx512)},
+#elif defined(__aarch64__)
+    Candidate{IsaLevel::kNeon, Entry<kNeonKernels>::table(IsaLevel::kNeon)},
 #endif
   };
   return list;

@@ -20,11 +20,10 @@ struct Avx512Codes : Avx512Lanes {
   static constexpr int kPanels = 2;             // fill 24 of the 32 registers
   static constexpr bool kUnsignedCodes = true;  // vpdpbusd: u8 codes times s8 activations
   static constexpr int kScratchColumns = 512;   // decoded at once: 20 KiB
-  /// One row alone takes the codes of these types from the packed panels.
-  template <core::DType T>
-  static constexpr bool reads_packed() {
-    return T == core::DType::kQ4_K || T == core::DType::kQ6_K || T == core::DType::kQ5_0 ||
-           T == core::DType::kQ8_0;
+  /// Up to so many rows take their codes from the packed panels.
+  static constexpr int direct_rows(core::DType dtype) {
+    using enum core::DType;
+    return dtype == kQ4_K || dtype == kQ6_K || dtype == kQ5_0 || dtype == kQ8_0 ? 6 : 0;
   }
   static constexpr int code_max(int) { return 255; }  // makes no difference here
   /// Steps of products that 16-bit sums can take; 0: products go to 32 bits at once.
@@ -38,6 +37,13 @@ struct Avx512Codes : Avx512Lanes {
     if constexpr (kShift > 0) a = _mm512_srli_epi16(a, kShift);
     if constexpr (kShift < 0) a = _mm512_slli_epi16(a, -kShift);
     return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(kMask)));
+  }
+  /// Bits that enter a byte from its neighbour are to be masked by bits().
+  static Bytes shift_bytes_right(Bytes a, int n) {
+    return _mm512_srl_epi16(a, _mm_cvtsi32_si128(n));
+  }
+  static Bytes shift_words_right(Bytes a, int n) {
+    return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n));
   }
   static Bytes either(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
   static Bytes flip_top_bit(Bytes a) { return _mm512_xor_si512(a, _mm512_set1_epi8(-128)); }

@@ -10,13 +10,13 @@
 // How each type's panels (PanelMatrix) are decoded, once for all instruction sets: L is the set's
 // code lanes. A Format<L, T> has
 //   kBlock       columns of a block: 32 or 256
+//   kGroups      groups of 32 columns in a section: 1, or 4 of a block's 8
 //   kVectors     vectors of a block
-//   kSide        true: the scale is kept apart
 //   kBias        subtracted from the codes to give signed values; 128: codes fill 8 bits
 //   kCodeMax     largest code
 //   kHalves      true: scales per 16 columns; else per 32
 //   kMins        true: has minima
-// and is constructed at a block of a panel. For group G of 32 columns in the block:
+// and is constructed at a section of a block of a panel. For group G of that section:
 //   codes<G, S>()       the codes of columns 4S .. 4S + 3
 //   kHalves == false:   scale<G>() = d * scale, min<G>() = dmin * min, exact products
 //   kHalves == true:    half_scale<G, H>(), half_min<G, H>(), integers, and d(), dmin()
@@ -72,12 +72,13 @@ class Format32 : public FormatBase<L> {
   using typename Base::Bytes;
   using typename Base::F32;
   static constexpr int kBlock = 32;
+  static constexpr int kGroups = 1;
   static constexpr int kVectors = kVectorCount;
   static constexpr bool kSide = kHasSide;
   static constexpr bool kHalves = false;
   static constexpr bool kMins = !kHasSide;
 
-  TANDEM_INLINE explicit Format32(const BlockPointer& p) : Base(p) {}
+  TANDEM_INLINE Format32(const BlockPointer& p, int /*section*/) : Base(p) {}
   template <int G>
   TANDEM_INLINE F32 scale() const {
     if constexpr (kSide) return this->side_scale();
@@ -173,44 +174,58 @@ struct Format<L, core::DType::kIQ4_NL> : Format32<L, true, 4, 0> {
 
 // ---- blocks of 256 columns
 
+/// What these share: two sections of 128 columns, and so four groups a section.
+template <class L, int kVectorCount>
+class Format256 : public FormatBase<L> {
+ public:
+  static constexpr int kBlock = 256;
+  static constexpr int kGroups = 4;
+  static constexpr int kVectors = kVectorCount;
+
+ protected:
+  TANDEM_INLINE Format256(const BlockPointer& p, int section)
+      : FormatBase<L>(p), section_(section) {}
+  int section_;
+};
+
 /// Scales and minima of Q4_K and Q5_K: vectors 1..3 hold the 12 packed bytes, vector 0 d and dmin.
 template <class L, int kVectorCount>
-class FormatScaleMin : public FormatBase<L> {
+class FormatScaleMin : public Format256<L, kVectorCount> {
  public:
-  using Base = FormatBase<L>;
-  using typename Base::Bytes;
-  using typename Base::F32;
-  static constexpr int kBlock = 256;
-  static constexpr int kVectors = kVectorCount;
-  static constexpr bool kSide = false;
+  using typename FormatBase<L>::Bytes;
+  using typename FormatBase<L>::F32;
   static constexpr bool kHalves = false;
   static constexpr bool kMins = true;
   static constexpr int kBias = 0;
 
-  TANDEM_INLINE explicit FormatScaleMin(const BlockPointer& p) : Base(p) {
+  TANDEM_INLINE FormatScaleMin(const BlockPointer& p, int section)
+      : Format256<L, kVectorCount>(p, section) {
     const Bytes d = this->vector(0);
     const Bytes low = this->vector(1);
     const Bytes mid = this->vector(2);
-    const Bytes high = this->vector(3);
     d_ = L::f16_low(d);
     dmin_ = L::f16_high(d);
-    scales_[0] = L::template bits<0, 63>(low);
-    mins_[0] = L::template bits<0, 63>(mid);
-    scales_[1] = L::either(L::template bits<0, 15>(high), L::template bits<2, 48>(low));
-    mins_[1] = L::either(L::template bits<4, 15>(high), L::template bits<2, 48>(mid));
+    if (section == 0) {
+      scales_ = L::template bits<0, 63>(low);
+      mins_ = L::template bits<0, 63>(mid);
+    } else {
+      const Bytes high = this->vector(3);
+      scales_ = L::either(L::template bits<0, 15>(high), L::template bits<2, 48>(low));
+      mins_ = L::either(L::template bits<4, 15>(high), L::template bits<2, 48>(mid));
+    }
   }
   template <int G>
   TANDEM_INLINE F32 scale() const {
-    return L::mul(d_, L::to_f32(L::template byte_of_words<G % 4>(scales_[G / 4])));
+    return L::mul(d_, L::to_f32(L::template byte_of_words<G>(scales_)));
   }
   template <int G>
   TANDEM_INLINE F32 min() const {
-    return L::mul(dmin_, L::to_f32(L::template byte_of_words<G % 4>(mins_[G / 4])));
+    return L::mul(dmin_, L::to_f32(L::template byte_of_words<G>(mins_)));
   }
 
  private:
   F32 d_, dmin_;
-  Bytes scales_[2], mins_[2];
+  Bytes scales_, mins_;
 };
 
 template <class L>
@@ -219,26 +234,26 @@ struct Format<L, core::DType::kQ4_K> : FormatScaleMin<L, 36> {
   using FormatScaleMin<L, 36>::FormatScaleMin;
   template <int G, int S>
   TANDEM_INLINE typename L::Bytes codes() const {
-    return this->template nibbles<G % 2 == 1>(4 + 8 * (G / 2) + S);
+    return this->template nibbles<G % 2 == 1>(4 + 16 * this->section_ + 8 * (G / 2) + S);
   }
 };
 
+/// Fifth bits in vectors 4..11, bit g for group g of the block; nibbles in 12..43.
 template <class L>
 struct Format<L, core::DType::kQ5_K> : FormatScaleMin<L, 44> {
   static constexpr int kCodeMax = 31;
   using FormatScaleMin<L, 44>::FormatScaleMin;
   template <int G, int S>
   TANDEM_INLINE typename L::Bytes codes() const {
-    return L::either(this->template nibbles<G % 2 == 1>(12 + 8 * (G / 2) + S),
-                     L::template bits<G - 4, 16>(this->vector(4 + S)));
+    const auto fifth = L::shift_bytes_right(this->vector(4 + S), 4 * this->section_);
+    return L::either(this->template nibbles<G % 2 == 1>(12 + 16 * this->section_ + 8 * (G / 2) + S),
+                     L::template bits<G - 4, 16>(fifth));
   }
 };
 
 /// Nibbles in 0..31, upper two bits in 32..47, int8 scales in 48..51.
 template <class L>
-struct Format<L, core::DType::kQ6_K> : FormatBase<L> {
-  static constexpr int kBlock = 256;
-  static constexpr int kVectors = 52;
+struct Format<L, core::DType::kQ6_K> : Format256<L, 52> {
   static constexpr bool kSide = true;
   static constexpr bool kHalves = true;
   static constexpr bool kMins = false;
@@ -247,26 +262,27 @@ struct Format<L, core::DType::kQ6_K> : FormatBase<L> {
   using typename FormatBase<L>::F32;
   using typename FormatBase<L>::Bytes;
 
-  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  TANDEM_INLINE Format(const BlockPointer& p, int section) : Format256<L, 52>(p, section) {}
   template <int G, int S>
   TANDEM_INLINE Bytes codes() const {
-    constexpr int kHalf = G / 4;
-    constexpr int kQuarter = G % 4;
-    const Bytes low = this->template nibbles<(kQuarter >= 2)>(16 * kHalf + 8 * (kQuarter % 2) + S);
-    return L::either(low, L::template bits<2 * kQuarter - 4, 48>(this->vector(32 + 8 * kHalf + S)));
+    const int low = 16 * this->section_ + 8 * (G % 2) + S;
+    const int high = 32 + 8 * this->section_ + S;
+    return L::either(this->template nibbles<(G >= 2)>(low),
+                     L::template bits<2 * G - 4, 48>(this->vector(high)));
   }
   template <int G, int H>
   TANDEM_INLINE F32 half_scale() const {
-    return L::to_f32(L::template signed_byte_of_words<2 * (G % 2) + H>(this->vector(48 + G / 2)));
+    const Bytes scales = this->vector(48 + 2 * this->section_ + G / 2);
+    return L::to_f32(L::template signed_byte_of_words<2 * (G % 2) + H>(scales));
   }
   TANDEM_INLINE F32 d() const { return this->side_scale(); }
 };
 
-/// Third bits in vectors 0..7, two low bits in 8..23, 6-bit scales in 24..26.
+/// Third bits in vectors 0..7, bit g for group g of the block; two low bits in 8..23; 6-bit scales
+/// in 24..26: scale i has its low nibble in byte i % 8, high nibbles for i >= 8, and its upper two
+/// bits in byte 8 + i % 4 at bit 2 (i / 4).
 template <class L>
-struct Format<L, core::DType::kQ3_K> : FormatBase<L> {
-  static constexpr int kBlock = 256;
-  static constexpr int kVectors = 27;
+struct Format<L, core::DType::kQ3_K> : Format256<L, 27> {
   static constexpr bool kSide = true;
   static constexpr bool kHalves = true;
   static constexpr bool kMins = false;
@@ -275,29 +291,29 @@ struct Format<L, core::DType::kQ3_K> : FormatBase<L> {
   using typename FormatBase<L>::F32;
   using typename FormatBase<L>::Bytes;
 
-  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  TANDEM_INLINE Format(const BlockPointer& p, int section) : Format256<L, 27>(p, section) {}
   template <int G, int S>
   TANDEM_INLINE Bytes codes() const {
-    return L::either(L::template bits<2 * (G % 4), 3>(this->vector(8 + 8 * (G / 4) + S)),
-                     L::template bits<G - 2, 4>(this->vector(S)));
+    const Bytes third = L::shift_bytes_right(this->vector(S), 4 * this->section_);
+    return L::either(L::template bits<2 * G, 3>(this->vector(8 + 8 * this->section_ + S)),
+                     L::template bits<G - 2, 4>(third));
   }
   template <int G, int H>
   TANDEM_INLINE F32 half_scale() const {
     constexpr int kIndex = 2 * G + H;
-    const Bytes low = this->template nibbles<(kIndex >= 8)>(24 + kIndex / 4 % 2);
-    const Bytes high = L::template bits<2 * (kIndex / 4) - 4, 48>(this->vector(26));
-    const auto scale = L::template byte_of_words<kIndex % 4>(L::either(low, high));
-    return L::to_f32(L::add_i32(scale, L::set1_i32(-32)));
+    const int shift = 4 * this->section_;
+    const Bytes low = L::shift_bytes_right(this->vector(24 + kIndex / 4), shift);
+    const Bytes high = L::shift_bytes_right(this->vector(26), shift);
+    const Bytes both =
+        L::either(L::template bits<0, 15>(low), L::template bits<2 * (kIndex / 4) - 4, 48>(high));
+    return L::to_f32(L::add_i32(L::template byte_of_words<kIndex % 4>(both), L::set1_i32(-32)));
   }
   TANDEM_INLINE F32 d() const { return this->side_scale(); }
 };
 
 /// Scale and minimum nibbles in vectors 0..3, two-bit codes in 4..19, d and dmin in 20.
 template <class L>
-struct Format<L, core::DType::kQ2_K> : FormatBase<L> {
-  static constexpr int kBlock = 256;
-  static constexpr int kVectors = 21;
-  static constexpr bool kSide = false;
+struct Format<L, core::DType::kQ2_K> : Format256<L, 21> {
   static constexpr bool kHalves = true;
   static constexpr bool kMins = true;
   static constexpr int kBias = 0;
@@ -305,31 +321,33 @@ struct Format<L, core::DType::kQ2_K> : FormatBase<L> {
   using typename FormatBase<L>::F32;
   using typename FormatBase<L>::Bytes;
 
-  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  TANDEM_INLINE Format(const BlockPointer& p, int section) : Format256<L, 21>(p, section) {}
   template <int G, int S>
   TANDEM_INLINE Bytes codes() const {
-    return L::template bits<2 * (G % 4), 3>(this->vector(4 + 8 * (G / 4) + S));
+    return L::template bits<2 * G, 3>(this->vector(4 + 8 * this->section_ + S));
   }
   template <int G, int H>
   TANDEM_INLINE F32 half_scale() const {
-    return L::to_f32(
-        L::template byte_of_words<2 * (G % 2) + H>(this->template nibbles<false>(G / 2)));
+    return nibble_of_half<G, H, false>();
   }
   template <int G, int H>
   TANDEM_INLINE F32 half_min() const {
-    return L::to_f32(
-        L::template byte_of_words<2 * (G % 2) + H>(this->template nibbles<true>(G / 2)));
+    return nibble_of_half<G, H, true>();
   }
   TANDEM_INLINE F32 d() const { return L::f16_low(this->vector(20)); }
   TANDEM_INLINE F32 dmin() const { return L::f16_high(this->vector(20)); }
+
+ private:
+  template <int G, int H, bool kHigh>
+  TANDEM_INLINE F32 nibble_of_half() const {
+    const Bytes nibbles = this->template nibbles<kHigh>(2 * this->section_ + G / 2);
+    return L::to_f32(L::template byte_of_words<2 * (G % 2) + H>(nibbles));
+  }
 };
 
 /// d and upper scale bits in vector 0, scale nibbles in 1, codes in 2..33 as in IQ4_NL.
 template <class L>
-struct Format<L, core::DType::kIQ4_XS> : FormatBase<L> {
-  static constexpr int kBlock = 256;
-  static constexpr int kVectors = 34;
-  static constexpr bool kSide = false;
+struct Format<L, core::DType::kIQ4_XS> : Format256<L, 34> {
   static constexpr bool kHalves = false;
   static constexpr bool kMins = false;
   static constexpr int kBias = 128;
@@ -337,20 +355,23 @@ struct Format<L, core::DType::kIQ4_XS> : FormatBase<L> {
   using typename FormatBase<L>::F32;
   using typename FormatBase<L>::Bytes;
 
-  TANDEM_INLINE explicit Format(const BlockPointer& p) : FormatBase<L>(p) {}
+  TANDEM_INLINE Format(const BlockPointer& p, int section) : Format256<L, 34>(p, section) {}
   template <int G, int S>
   TANDEM_INLINE Bytes codes() const {
-    return this->full_bytes(
-        L::lookup(kIq4Codebook, this->template nibbles<(S >= 4)>(2 + 4 * G + S % 4)));
+    const int index = 2 + 16 * this->section_ + 4 * G + S % 4;
+    return this->full_bytes(L::lookup(kIq4Codebook, this->template nibbles<(S >= 4)>(index)));
   }
   template <int G>
   TANDEM_INLINE F32 scale() const {
-    // Byte 2 + G / 4 of vector 0 has the two bits of groups 4 (G / 4) .. + 3.
-    const auto high = L::template byte_of_words<2 + G / 4>(
-        L::template bits<2 * (G % 4) - 4, 48>(this->vector(0)));
-    const auto low = L::template byte_of_words<G / 2>(this->template nibbles<G % 2 == 1>(1));
-    const auto scale = L::add_i32(L::add_i32(low, high), L::set1_i32(-32));
-    return L::mul(L::f16_low(this->vector(0)), L::to_f32(scale));
+    // Group g of the block: two bits in byte 2 + g / 4 of vector 0, a nibble in byte g / 2 of 1.
+    const Bytes d = this->vector(0);
+    const Bytes high = L::shift_words_right(d, 16 + 8 * this->section_);
+    const Bytes low = L::shift_words_right(this->vector(1), 16 * this->section_);
+    const Bytes low_nibbles = L::template bits < G % 2 == 1 ? 4 : 0, 15 > (low);
+    const auto scale =
+        L::add_i32(L::template byte_of_words<G / 2>(low_nibbles),
+                   L::template byte_of_words<0>(L::template bits<2 * G - 4, 48>(high)));
+    return L::mul(L::f16_low(d), L::to_f32(L::add_i32(scale, L::set1_i32(-32))));
   }
 };
 

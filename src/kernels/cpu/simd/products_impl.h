@@ -160,14 +160,14 @@ struct Products {
       typename L::I16 part[R][P];
       unroll(
           std::make_integer_sequence<int, kCount>(), [&]<int I>() __attribute__((always_inline)) {
-            typename L::Codes codes[P];
+            decltype(L::template prepare<C::kCodeMax>(Bytes())) codes[P];
             for (int p = 0; p < P; ++p) {
               codes[p] = L::template prepare<C::kCodeMax>(w.template codes<kFirst + I>(p));
             }
             for (int r = 0; r < R; ++r) {
               const auto quad = L::broadcast_quad(a[r * stride].codes + 4 * (kFirst + I));
               for (int p = 0; p < P; ++p) {
-                const auto product = L::template products<C::kCodeMax>(codes[p], quad);
+                const auto product = L::products(codes[p], quad);
                 part[r][p] = I % kSteps == 0 ? product : L::add_i16(part[r][p], product);
                 if (I % kSteps == kSteps - 1) sum[r][p] = L::widen_add(sum[r][p], part[r][p]);
               }
@@ -308,11 +308,13 @@ struct Products {
     load<R, P>(rows, true, acc);
     const CodeGroup* a = rows.a;
     const int second = panel_or_last(w, panel + P - 1);
-    for (int b = 0; b < w.cols / F::kBlock; ++b, a += F::kBlock / 32) {
-      const F blocks[2] = {F(block_at<F>(w, panel, b)), F(block_at<F>(w, second, b))};
+    constexpr int kSections = F::kBlock / (32 * F::kGroups);
+    for (int i = 0; i < w.cols / (32 * F::kGroups); ++i, a += F::kGroups) {
+      const F blocks[2] = {F(block_at<F>(w, panel, i / kSections), i % kSections),
+                           F(block_at<F>(w, second, i / kSections), i % kSections)};
       unroll(
-          std::make_integer_sequence<int, F::kBlock / 32>(), [&]<int G>() __attribute__((
-                                                                 always_inline)) {
+          std::make_integer_sequence<int, F::kGroups>(), [&]<int G>() __attribute__((
+                                                             always_inline)) {
             add_group<ClassOf<F>, R>(PackedGroup<F, G>{blocks}, a + G, rows.a_stride, acc);
           });
     }
@@ -330,18 +332,18 @@ struct Products {
     store<R, P>(rows, acc);
   }
 
-  /// Decodes blocks [begin, end) of P panels.
+  /// Decodes sections [begin, end) of P panels.
   template <class F>
   static void decode(const PanelMatrix& w, int panel, int begin, int end, std::uint8_t* scratch) {
     using Decoded = DecodedGroup<ClassOf<F>>;
-    constexpr int kGroups = F::kBlock / 32;
-    for (int b = begin; b < end; ++b, scratch += kGroups * Decoded::kBytes) {
+    constexpr int kSections = F::kBlock / (32 * F::kGroups);
+    for (int i = begin; i < end; ++i, scratch += F::kGroups * Decoded::kBytes) {
       for (int p = 0; p < P; ++p) {
-        const F block(block_at<F>(w, panel_or_last(w, panel + p), b));
+        const F block(block_at<F>(w, panel_or_last(w, panel + p), i / kSections), i % kSections);
         const F blocks[2] = {block, block};
         unroll(
-            std::make_integer_sequence<int, kGroups>(), [&]<int G>() __attribute__((
-                                                            always_inline)) {
+            std::make_integer_sequence<int, F::kGroups>(), [&]<int G>() __attribute__((
+                                                               always_inline)) {
               decode_group<ClassOf<F>>(PackedGroup<F, G>{blocks},
                                        Decoded{scratch + G * Decoded::kBytes}, p);
             });
@@ -377,19 +379,19 @@ struct Products {
   static void panels(const PanelMatrix& w, const Activations& a, int num_rows, int panel,
                      int outputs, float* out, std::size_t ld) {
     using C = ClassOf<F>;
-    constexpr int kBlocksAtOnce = L::kScratchColumns / F::kBlock;
-    constexpr int kGroups = F::kBlock / 32;
-    alignas(64) std::uint8_t scratch[kBlocksAtOnce * kGroups * DecodedGroup<C>::kBytes];
-    const int num_blocks = w.cols / F::kBlock;
-    for (int begin = 0; begin < num_blocks; begin += kBlocksAtOnce) {
-      const int end = num_blocks < begin + kBlocksAtOnce ? num_blocks : begin + kBlocksAtOnce;
-      decode<F>(w, panel, begin, end, scratch);
+    constexpr int kSectionsAtOnce = L::kScratchColumns / (32 * F::kGroups);
+    alignas(64) std::uint8_t scratch[kSectionsAtOnce * F::kGroups * DecodedGroup<C>::kBytes];
+    const int num_sections = w.cols / (32 * F::kGroups);
+    for (int begin = 0; begin < num_sections; begin += kSectionsAtOnce) {
+      const int left = num_sections - begin;
+      const int count = left < kSectionsAtOnce ? left : kSectionsAtOnce;
+      decode<F>(w, panel, begin, begin + count, scratch);
       for_row_blocks(
           num_rows, [&]<int R>(int row) __attribute__((always_inline)) {
             RowBlock rows = row_block(w, a, row, panel, out, ld);
-            rows.a += begin * kGroups;
+            rows.a += begin * F::kGroups;
             if (outputs < rows.outputs) rows.outputs = outputs;
-            decoded<C, R>(scratch, (end - begin) * kGroups, begin == 0, rows);
+            decoded<C, R>(scratch, count * F::kGroups, begin == 0, rows);
           });
     }
   }
@@ -404,10 +406,16 @@ struct Products {
     for (int panel = tile.panel_begin; panel < tile.panel_end; panel += P) {
       // An odd panel at the end of a tile: its neighbour is another member's.
       const int outputs = (tile.panel_end - panel) * kPanelRows;
-      if (tile.num_rows == 1 && L::template reads_packed<T>()) {
-        RowBlock rows = row_block(w, a, 0, panel, out, ld);
-        if (outputs < rows.outputs) rows.outputs = outputs;
-        direct<F, 1>(w, panel, rows);
+      constexpr int kDirectRows = L::direct_rows(T);
+      if (tile.num_rows <= kDirectRows) {
+        for_row_blocks(
+            tile.num_rows, [&]<int R>(int row) __attribute__((always_inline)) {
+              if constexpr (R <= kDirectRows) {
+                RowBlock rows = row_block(w, a, row, panel, out, ld);
+                if (outputs < rows.outputs) rows.outputs = outputs;
+                direct<F, R>(w, panel, rows);
+              }
+            });
       } else {
         panels<F>(w, a, tile.num_rows, panel, outputs, out, ld);
       }

@@ -1,0 +1,8 @@
+#include "tandem/kernels/cpu/simd/code_lanes_avx2.h"
+#include "tandem/kernels/cpu/simd/products_impl.h"
+
+namespace tandem::kernels::cpu {
+
+const IsaKernels kAvx2Kernels = {Products<Avx2Codes>::quantize_row, Products<Avx2Codes>::matmul};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,8 @@
+#include "tandem/kernels/cpu/simd/code_lanes_neon.h"
+#include "tandem/kernels/cpu/simd/products_impl.h"
+
+namespace tandem::kernels::cpu {
+
+const IsaKernels kNeonKernels = {Products<NeonCodes>::quantize_row, Products<NeonCodes>::matmul};
+
+}  // namespace tandem::kernels::cpu
