@@ -1,0 +1,218 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "program.h"
+#include "tandem/net/http_client.h"
+
+namespace tandem::app {
+namespace {
+
+namespace json = boost::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+constexpr seconds kPatience{60};  // sanitizers on a busy machine
+const std::string kTiny = TANDEM_SOURCE_DIR "/tests/data/tiny/";
+const std::vector<std::string> kPair = {"--model",   kTiny + "tiny-e-Q8_0.gguf",
+                                        "--draft",   kTiny + "tiny-e-assistant-Q8_0.gguf",
+                                        "--backend", "reference"};
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const std::vector<std::string> kServe =
+    std::vector<std::string>{"serve", "--port", "0", "--kv-memory", "64MiB"} + kPair;
+
+/// Waits until `program` listens and has loaded; its base URL.
+std::string wait_until_ready(const Program& program) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < end) {
+    const std::string log = program.errors();
+    const std::size_t at = log.find("http://");
+    const std::size_t url_end = log.find_first_of(",/ \n", at + 7);
+    if (at != std::string::npos && url_end != std::string::npos) {
+      const std::string url = log.substr(at, url_end - at);
+      net::HttpRequest health{"GET", "/health", {}, ""};
+      const auto answer = net::fetch(*net::parse_url(url), health, kPatience);
+      if (answer.ok() && answer->status == 200) return url;
+      EXPECT_TRUE(!answer.ok() || answer->status == 503);
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  ADD_FAILURE() << "not ready: " << program.errors();
+  return "http://127.0.0.1:1";
+}
+
+core::Result<net::ClientResponse> ask(const std::string& url, int max_tokens) {
+  net::HttpRequest request{"POST", "/v1/chat/completions", {}, ""};
+  request.headers.emplace_back("Content-Type", "application/json");
+  request.body = json::serialize(
+      json::object{{"messages", json::array{json::object{{"role", "user"}, {"content", "hi"}}}},
+                   {"max_tokens", max_tokens},
+                   {"ignore_eos", true},
+                   {"temperature", 0}});
+  return net::fetch(*net::parse_url(url), request, kPatience);
+}
+
+/// Waits until the server generates for a request.
+void wait_until_running(const std::string& url) {
+  const net::HttpRequest metrics{"GET", "/metrics", {}, ""};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < end) {
+    const auto page = net::fetch(*net::parse_url(url), metrics, kPatience);
+    ASSERT_TRUE(page.ok()) << page.status().message();
+    const std::size_t at = page->body.find("\nvllm:num_requests_running");
+    if (at != std::string::npos) {
+      const std::size_t line_end = page->body.find('\n', at + 1);
+      if (page->body[line_end - 1] == '1') return;
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  ADD_FAILURE() << "no request is running";
+}
+
+TEST(Cli, VersionAndHelpAreNotErrors) {
+  Program version({"--version"});
+  EXPECT_EQ(version.wait(kPatience), 0);
+  EXPECT_THAT(version.output(), testing::StartsWith("tandem "));
+  for (const char* command : {"serve", "run", "bench", "inspect"}) {
+    Program help({command, "--help"});
+    EXPECT_EQ(help.wait(kPatience), 0);
+    EXPECT_THAT(help.output(), HasSubstr("Usage: tandem " + std::string(command)));
+    EXPECT_THAT(help.output(), testing::Not(HasSubstr("--backend")));
+  }
+}
+
+TEST(Cli, WrongUseEndsWithTwo) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"fly"},
+      {"serve"},
+      {"serve", "--model", "x", "--no-such-option"},
+      {"serve", "--model", "x", "--port", "70000"},
+      {"serve", "--model", "x", "--kv-memory", "2XB"},
+      {"serve", "--model", "x", "--draft-length", "9"},
+      {"serve", "--model", "x", "--draft-length", "3"},
+      {"serve", "--model", "x", "--max-sequences", "0"},
+      {"run", "--model", "x"},
+      {"run", "--model", "x", "--prompt", "y", "--temperature", "-1"},
+      {"bench", "--url", "http://127.0.0.1:1"},
+      {"bench", "--url", "u", "--dataset", "d", "--concurrency", "0"},
+      {"inspect"}};
+  for (const auto& arguments : wrong) {
+    Program program(arguments);
+    EXPECT_EQ(program.wait(kPatience), 2) << testing::PrintToString(arguments);
+    EXPECT_NE(program.errors(), "");
+    EXPECT_EQ(program.output(), "");
+  }
+}
+
+TEST(Cli, FailureEndsWithOneAndOneSentence) {
+  const std::vector<std::pair<std::vector<std::string>, const char*>> failing = {
+      {{"serve", "--model", "/no/such.gguf"}, "/no/such.gguf: cannot open the file"},
+      {{"run", "--model", "/etc/passwd", "--prompt", "x"}, "not a GGUF file"},
+      {{"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--draft", kTiny + "tiny-e-Q8_0.gguf",
+        "--backend", "reference", "--prompt", "x"},
+       "tiny-e-Q8_0.gguf"},
+      {{"run", "--model", kTiny + "tiny-e-assistant-Q8_0.gguf", "--backend", "reference",
+        "--prompt", "x"},
+       "drafter"},
+      {{"inspect", "/no/such.gguf"}, "cannot open the file"},
+      {{"bench", "--url", "http://127.0.0.1:1", "--dataset", "/no/such.json"},
+       "cannot open the data set"},
+      {{"bench", "--url", "u", "--dataset", "d", "--output", "/no/such/folder/x"},
+       "cannot write the file"}};
+  for (const auto& [arguments, sentence] : failing) {
+    Program program(arguments);
+    EXPECT_EQ(program.wait(kPatience), 1) << testing::PrintToString(arguments);
+    EXPECT_THAT(program.errors(), HasSubstr(sentence));
+    EXPECT_THAT(program.errors(), HasSubstr("tandem: "));
+  }
+}
+
+TEST(Cli, InspectSaysWhatIsInAFileAndWhetherItCanBeServed) {
+  Program target({"inspect", kTiny + "tiny-e-Q8_0.gguf"});
+  EXPECT_EQ(target.wait(kPatience), 0);
+  for (const char* part : {"family          gemma4, \"Tiny E\"", "SSFssf", "Q8_0", "KV per token",
+                           "can be served   yes", "tokenizer.ggml.tokens"}) {
+    EXPECT_THAT(target.output(), HasSubstr(part));
+  }
+  Program drafter({"inspect", kTiny + "tiny-e-assistant-Q8_0.gguf"});
+  EXPECT_EQ(drafter.wait(kPatience), 0);
+  EXPECT_THAT(drafter.output(), HasSubstr("as the --draft of its target"));
+}
+
+TEST(Cli, RunPrintsTheSameGreedyTextWithAndWithoutDrafts) {
+  const std::vector<std::string> question = {"--prompt", "Hello",         "--max-tokens",
+                                             "24",       "--temperature", "0"};
+  Program with(std::vector<std::string>{"run"} + kPair + question);
+  Program without({"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--backend", "reference",
+                   "--prompt", "Hello", "--max-tokens", "24", "--temperature", "0"});
+  ASSERT_EQ(with.wait(kPatience), 0) << with.errors();
+  ASSERT_EQ(without.wait(kPatience), 0) << without.errors();
+  const auto text = [](const std::string& output) {
+    return output.substr(0, output.find("\n\nprompt "));
+  };
+  EXPECT_EQ(text(with.output()), text(without.output()));
+  EXPECT_THAT(with.output(), HasSubstr("output 24 tokens"));
+  EXPECT_THAT(with.output(), HasSubstr("mean length"));
+  EXPECT_THAT(without.output(), HasSubstr("no drafts"));
+}
+
+TEST(Cli, BenchMeasuresAServedModelAndTermStopsIt) {
+  Program server(kServe);
+  const std::string url = wait_until_ready(server);
+  const std::string file = testing::TempDir() + "tandem_row_" + std::to_string(server.pid());
+  Program bench({"bench", "--url", url, "--dataset",
+                 TANDEM_SOURCE_DIR "/models/demo/sharegpt-bench.json", "--prompts", "6",
+                 "--concurrency", "3", "--max-tokens", "8", "--output", file, "--pid",
+                 std::to_string(server.pid())});
+  EXPECT_EQ(bench.wait(kPatience), 0) << bench.errors();
+  EXPECT_THAT(bench.output(), HasSubstr("completed / asked   6 / 6"));
+  std::ifstream in(file);
+  const json::value row = json::parse(std::string(std::istreambuf_iterator<char>(in), {}));
+  std::filesystem::remove(file);
+  EXPECT_EQ(row.at("completed"), 6);
+  EXPECT_EQ(row.at("errors"), 0);
+  EXPECT_GT(row.at("peak_memory_bytes").to_number<double>(), 1e6);
+  EXPECT_GE(row.at("acceptance").at("mean_length").to_number<double>(), 1.0);
+
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(kPatience), 0) << server.errors();
+}
+
+TEST(Cli, TermLetsRunningRequestsFinishAndASecondOneDoesNot) {
+  Program server(kServe);
+  const std::string url = wait_until_ready(server);
+  core::Result<net::ClientResponse> answer = core::internal_error("not asked");
+  std::thread client([&] { answer = ask(url, 1'500); });
+  wait_until_running(url);
+  server.signal(SIGTERM);
+  client.join();
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(server.wait(kPatience), 0) << server.errors();
+
+  Program other(kServe);
+  const std::string other_url = wait_until_ready(other);
+  std::thread other_client([&] { answer = ask(other_url, 60'000); });
+  wait_until_running(other_url);
+  other.signal(SIGINT);
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_EQ(other.wait(seconds(0)), -1);  // still draining
+  other.signal(SIGINT);
+  EXPECT_EQ(other.wait(seconds(5)), 1);
+  other_client.join();
+}
+
+}  // namespace
+}  // namespace tandem::app
