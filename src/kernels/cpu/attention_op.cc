@@ -167,7 +167,10 @@ void AttentionOp::attend(Member& m) {
   const std::span<const AttentionTask> tasks = c_.attention.tasks();
   const int num_tasks = static_cast<int>(tasks.size());
   for (int i = m.claim(); i < num_tasks; i = m.claim()) {
-    runner.run(tasks[static_cast<std::size_t>(i)], scratch);
+    // With equal tasks the members take turns.
+    const AttentionTask* next =
+        i + m.size() < num_tasks ? &tasks[static_cast<std::size_t>(i + m.size())] : nullptr;
+    runner.run(tasks[static_cast<std::size_t>(i)], next, scratch);
   }
   const std::span<const AttentionTask> merges = c_.attention.merges();
   if (merges.empty()) return;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
@@ -26,6 +28,7 @@ int tile_vectors(int left, int max_vectors) {
 struct AttentionRunner::BlockPages {
   const std::uint16_t* keys[kPagesPerBlock];
   const std::uint16_t* values[kPagesPerBlock];
+  const std::uint16_t* next_keys[kPagesPerBlock];
 };
 
 /// The state of a task's vectors and the scores of one tile.
@@ -77,13 +80,16 @@ void AttentionRunner::load_queries(const AttentionTask& task, const Scratch& s) 
   }
 }
 
-void AttentionRunner::run(const AttentionTask& task, const core::Arena& scratch) const {
+void AttentionRunner::run(const AttentionTask& task, const AttentionTask* next,
+                          const core::Arena& scratch) const {
   const int size = in_.spec.head_size;
   const Scratch s(scratch, size);
   load_queries(task, s);
   std::fill_n(s.max, task.num_vectors, -std::numeric_limits<float>::infinity());
   for (int block = task.first_block; block < task.end_block; ++block) {
-    attend_block(task, block, s);
+    const bool is_last = block + 1 == task.end_block;
+    const int next_block = is_last && next != nullptr ? next->first_block : block + 1;
+    attend_block(task, block, find_pages(task, block, is_last ? next : &task, next_block), s);
   }
   for (int i = 0; i < task.num_vectors; ++i) {
     const float* out = s.out + i * size;
@@ -98,19 +104,52 @@ void AttentionRunner::run(const AttentionTask& task, const core::Arena& scratch)
   }
 }
 
-void AttentionRunner::attend_block(const AttentionTask& task, int block, const Scratch& s) const {
+/// Pages of a block that some vector of the task sees, counted from the block's first.
+AttentionRunner::PageRange AttentionRunner::visible_pages(const AttentionTask& task,
+                                                          int block) const {
+  // Positions ascend, so the first vector sees furthest back and the last one furthest ahead.
+  const Position origin = block * kBlockTokens;
+  const RowInfo& last = row_of(task, task.num_vectors - 1);
+  const int begin = std::max(first_visible_key(row_of(task, 0), in_.window) - origin, 0);
+  const int end = std::min(last.visible_end - origin, kBlockTokens);
+  return {begin / kPageTokens, core::ceil_div(std::max(end, 0), kPageTokens)};
+}
+
+AttentionRunner::BlockPages AttentionRunner::find_pages(const AttentionTask& task, int block,
+                                                        const AttentionTask* next_task,
+                                                        int next_block) const {
   BlockPages pages;
+  const auto keys = [&](const AttentionTask& t, int b, int p) {
+    const PageId page =
+        step_.pages(t.run.span, in_.spec.kind)[static_cast<std::size_t>(b * kPagesPerBlock + p)];
+    TANDEM_CHECK(page != kNoPage, "a visible key has no KV page");
+    return std::pair(kv_.keys<std::uint16_t>(in_.spec.kv_layer, page, t.kv_head),
+                     kv_.values<std::uint16_t>(in_.spec.kv_layer, page, t.kv_head));
+  };
+  const PageRange here = visible_pages(task, block);
+  const PageRange next = next_task != nullptr ? visible_pages(*next_task, next_block) : PageRange{};
+  for (int p = here.begin; p < here.end; ++p) {
+    std::tie(pages.keys[p], pages.values[p]) = keys(task, block, p);
+    const int next_page = next.begin + p - here.begin;
+    pages.next_keys[p] =
+        next_page < next.end ? keys(*next_task, next_block, next_page).first : pages.values[p];
+  }
+  return pages;
+}
+
+void AttentionRunner::attend_block(const AttentionTask& task, int block, const BlockPages& pages,
+                                   const Scratch& s) const {
   AttentionBlock b;
   b.head_size = in_.spec.head_size;
   b.keys = pages.keys;
   b.values = pages.values;
+  b.next_keys = pages.next_keys;
   b.scores = s.scores;
   std::int32_t key_begin[kMaxTileVectors];
   std::int32_t key_end[kMaxTileVectors];
   b.key_begin = key_begin;
   b.key_end = key_end;
   const Position origin = block * kBlockTokens;
-  int loaded_end = 0;
 
   for (int first = 0; first < task.num_vectors; first += b.num_vectors) {
     b.num_vectors = tile_vectors(task.num_vectors - first, k_.max_vectors);
@@ -125,29 +164,13 @@ void AttentionRunner::attend_block(const AttentionTask& task, int block, const S
       highest = std::max(highest, key_end[i]);
     }
     if (lowest >= highest) continue;
-
     b.first_page = lowest / kPageTokens;
     b.end_page = core::ceil_div(highest, kPageTokens);
-    // Rows ascend, so later tiles see pages further on.
-    find_pages(task, block, std::max(b.first_page, loaded_end), b.end_page, pages);
-    loaded_end = std::max(loaded_end, b.end_page);
     b.queries = s.queries + first * b.head_size;
     b.max = s.max + first;
     b.sum = s.sum + first;
     b.out = s.out + first * b.head_size;
     k_.attend_block(b);
-  }
-}
-
-/// Looks up pages [begin, end) of a block.
-void AttentionRunner::find_pages(const AttentionTask& task, int block, int begin, int end,
-                                 BlockPages& pages) const {
-  const std::span<const PageId> table = step_.pages(task.run.span, in_.spec.kind);
-  for (int p = begin; p < end; ++p) {
-    const PageId page = table[static_cast<std::size_t>(block * kPagesPerBlock + p)];
-    TANDEM_CHECK(page != kNoPage, "a visible key has no KV page");
-    pages.keys[p] = kv_.keys<std::uint16_t>(in_.spec.kv_layer, page, task.kv_head);
-    pages.values[p] = kv_.values<std::uint16_t>(in_.spec.kv_layer, page, task.kv_head);
   }
 }
 

@@ -29,21 +29,29 @@ class AttentionRunner {
 
   static std::size_t scratch_bytes(int head_size);
 
-  void run(const AttentionTask& task, const core::Arena& scratch) const;
+  /// `next` (null: none) is a task that this thread is likely to run after this one: its first
+  /// keys are fetched into the cache meanwhile.
+  void run(const AttentionTask& task, const AttentionTask* next, const core::Arena& scratch) const;
   /// Merges the partial results of a split task, after all of them.
   void merge(const AttentionTask& task, const core::Arena& scratch) const;
 
  private:
   struct Scratch;
   struct BlockPages;
+  struct PageRange {
+    int begin = 0;
+    int end = 0;
+  };
 
   int heads_per_kv() const { return in_.spec.heads / in_.spec.kv_heads; }
   std::ptrdiff_t head_offset(const AttentionTask& task, int vector) const;
   const RowInfo& row_of(const AttentionTask& task, int vector) const;
   void load_queries(const AttentionTask& task, const Scratch& s) const;
-  void attend_block(const AttentionTask& task, int block, const Scratch& s) const;
-  void find_pages(const AttentionTask& task, int block, int begin, int end,
-                  BlockPages& pages) const;
+  PageRange visible_pages(const AttentionTask& task, int block) const;
+  BlockPages find_pages(const AttentionTask& task, int block, const AttentionTask* next_task,
+                        int next_block) const;
+  void attend_block(const AttentionTask& task, int block, const BlockPages& pages,
+                    const Scratch& s) const;
   void write_result(const AttentionTask& task, int vector, const float* out, float sum) const;
 
   const RowKernels& k_;

@@ -19,6 +19,8 @@ struct AttentionBlock {
   const float* queries = nullptr;  ///< [D][num_vectors]
   const std::uint16_t* const* keys = nullptr;    ///< per page of the block: f16 [2][D][16 keys]
   const std::uint16_t* const* values = nullptr;  ///< per page: f16 [D / 16][32 keys][16]
+  /// Per page of the block: keys to fetch into the cache meanwhile; any readable page.
+  const std::uint16_t* const* next_keys = nullptr;
   int first_page = 0;  ///< pages [first_page, end_page) hold all visible keys
   int end_page = 0;
   const std::int32_t* key_begin = nullptr;  ///< [num_vectors] visible keys of the block,
