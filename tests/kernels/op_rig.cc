@@ -10,6 +10,7 @@
 #include "tandem/core/check.h"
 #include "tandem/core/half.h"
 #include "tandem/formats/dequantize.h"
+#include "tandem/kernels/cpu/cpu_backend.h"
 #include "tandem/kernels/reference/reference_backend.h"
 
 namespace tandem::test {
@@ -17,6 +18,7 @@ namespace {
 
 using core::DType;
 using kernels::AttentionKind;
+using MadeBackend = core::Result<std::unique_ptr<kernels::Backend>>;
 
 /// Where a block format keeps its f16 scale and, if it has one, the f16 offset; and the offset
 /// that centres the codes, in scales.
@@ -107,11 +109,18 @@ std::vector<float> rope_frequencies(AttentionKind kind, int head_size) {
 
 const std::vector<BackendFactory>& backend_factories() {
   static const std::vector<BackendFactory> factories = [] {
-    std::vector<BackendFactory> list;
-    list.push_back({"reference", [] {
-                      return core::Result<std::unique_ptr<kernels::Backend>>(
-                          kernels::make_reference_backend());
-                    }});
+    std::vector<BackendFactory> list = {{"reference", [] {
+                                           return MadeBackend(kernels::make_reference_backend());
+                                         }}};
+    for (const kernels::CpuOptions& options :
+         {kernels::CpuOptions{2, "scalar"}, kernels::CpuOptions{2, "avx2"},
+          kernels::CpuOptions{1, "avx512"}, kernels::CpuOptions{2, "avx512"},
+          kernels::CpuOptions{1, "neon"}, kernels::CpuOptions{2, "neon"}}) {
+      if (!kernels::make_cpu_backend(options).ok()) continue;
+      list.push_back({"cpu_" + options.isa + "_" + std::to_string(options.threads), [options] {
+                        return kernels::make_cpu_backend(options);
+                      }});
+    }
     return list;
   }();
   return factories;
@@ -201,8 +210,8 @@ const kernels::Weight* OpRig::norm(int size, std::uint32_t seed, float scale) {
 }
 
 const kernels::Weight* OpRig::table(DType dtype, int rows, int cols, std::uint32_t seed,
-                                    kernels::WeightRole role) {
-  return pack(random_tensor(dtype, rows, cols, seed, 1.0F), role);
+                                    kernels::WeightRole role, float rms) {
+  return pack(random_tensor(dtype, rows, cols, seed, rms), role);
 }
 
 kernels::Rows OpRig::rows(int num_rows, int cols, kernels::RowSet set) {

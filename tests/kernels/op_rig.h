@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,12 @@ struct BackendFactory {
   std::function<core::Result<std::unique_ptr<kernels::Backend>>()> make;
 };
 
-/// The reference first, then every other backend that can run on this machine.
+inline std::ostream& operator<<(std::ostream& out, const BackendFactory& f) {
+  return out << f.name;
+}
+
+/// The reference first, then every other backend that can run on this machine: the CPU's in all
+/// instruction sets, the fastest one also on one thread. Names end with the number of threads.
 const std::vector<BackendFactory>& backend_factories();
 
 /// A tensor with its bytes.
@@ -60,12 +66,13 @@ class OpRig {
   kernels::Backend& backend() { return *backend_; }
   const Dims& dims() const { return dims_; }
 
-  /// A packed random weight: rms 1 / sqrt(cols) for linears, values around 1 for vectors, 1 for
-  /// tables. The same seed gives the same values on every backend.
+  /// A packed random weight: rms 1 / sqrt(cols) for linears, values around 1 for vectors, the
+  /// given rms for tables. The same seed gives the same values on every backend.
   const kernels::Weight* linear(core::DType dtype, int rows, int cols, std::uint32_t seed);
   const kernels::Weight* norm(int size, std::uint32_t seed, float scale = 1.0F);
   const kernels::Weight* table(core::DType dtype, int rows, int cols, std::uint32_t seed,
-                               kernels::WeightRole role = kernels::WeightRole::kTableAndHead);
+                               kernels::WeightRole role = kernels::WeightRole::kTableAndHead,
+                               float rms = 1.0F);
 
   /// Zeroed rows; or rows that hold random_values(seed).
   kernels::Rows rows(int num_rows, int cols, kernels::RowSet set);

@@ -1,0 +1,255 @@
+// What each operation means, on every backend, where comparing numbers alone would not show it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "op_rig.h"
+#include "tandem/kernels/sampling.h"
+
+namespace tandem::test {
+namespace {
+
+using core::DType;
+using kernels::AttentionKind;
+using kernels::Keep;
+using kernels::Rows;
+using kernels::RowSet;
+
+class BackendSemantics : public ::testing::TestWithParam<BackendFactory> {
+ protected:
+  OpRig rig_{GetParam(), Dims{}};
+
+  int width() const { return rig_.dims().hidden; }
+  kernels::Backend& backend() { return rig_.backend(); }
+
+  std::vector<float> one_row(const Rows& x, int r) {
+    return rig_.read({x.data + static_cast<std::ptrdiff_t>(r) * x.cols, 1, x.cols, x.set});
+  }
+
+  /// Output row of position `size - 1` when row `changed` (-1: none) of the input is another one.
+  std::vector<float> last_row_of(const kernels::AttentionWeights& w,
+                                 const kernels::AttentionSpec& spec, int size, int changed) {
+    const std::vector<TokenId> tokens(static_cast<std::size_t>(size), 1);
+    backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
+    std::vector<float> values = random_values(static_cast<std::size_t>(size * width()), 50);
+    if (changed >= 0) {
+      const auto begin = static_cast<std::ptrdiff_t>(changed) * width();
+      std::reverse(values.begin() + begin, values.begin() + begin + width());
+    }
+    const Rows x = rig_.rows(size, width(), RowSet::kStep);
+    backend().write(x, values);
+    backend().attention(w, spec, x);
+    EXPECT_TRUE(backend().end_step().ok());
+    return one_row(x, size - 1);
+  }
+};
+
+TEST_P(BackendSemantics, ASlidingRowSeesItselfAndTheWindowBefore) {
+  const int window = rig_.dims().window;
+  const int size = window + 10;
+  const auto w =
+      rig_.attention_weights(DType::kF32, AttentionKind::kSliding, width(), true, false, 1);
+  const auto spec = rig_.attention_spec(AttentionKind::kSliding, 0);
+  const std::vector<float> row = last_row_of(w, spec, size, -1);
+  EXPECT_EQ(last_row_of(w, spec, size, size - 1 - window), row);
+  EXPECT_NE(last_row_of(w, spec, size, size - window), row);
+  EXPECT_NE(last_row_of(w, spec, size, size - 2), row);
+}
+
+TEST_P(BackendSemantics, AFullRowSeesEverythingBefore) {
+  const auto w = rig_.attention_weights(DType::kF32, AttentionKind::kFull, width(), true, false, 1);
+  const auto spec = rig_.attention_spec(AttentionKind::kFull, 1);
+  EXPECT_NE(last_row_of(w, spec, 70, 0), last_row_of(w, spec, 70, -1));
+}
+
+TEST_P(BackendSemantics, ALaterPositionIsNotSeen) {
+  const auto w = rig_.attention_weights(DType::kF32, AttentionKind::kFull, width(), true, false, 1);
+  const auto spec = rig_.attention_spec(AttentionKind::kFull, 0);
+  const auto first_row = [&](std::uint32_t seed) {
+    const std::vector<TokenId> tokens(5, 1);
+    backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
+    std::vector<float> values = random_values(static_cast<std::size_t>(5 * width()), seed);
+    const std::vector<float> same = random_values(static_cast<std::size_t>(width()), 99);
+    std::copy(same.begin(), same.end(), values.begin());
+    const Rows x = rig_.rows(5, width(), RowSet::kStep);
+    backend().write(x, values);
+    backend().attention(w, spec, x);
+    EXPECT_TRUE(backend().end_step().ok());
+    return one_row(x, 0);
+  };
+  EXPECT_EQ(first_row(1), first_row(2));
+}
+
+TEST_P(BackendSemantics, ALayerWithoutKvReadsItsDonors) {
+  auto w = rig_.attention_weights(DType::kF32, AttentionKind::kFull, width(), true, false, 1);
+  const auto spec = rig_.attention_spec(AttentionKind::kFull, 0);
+  const std::vector<TokenId> tokens(9, 1);
+  backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
+  const Rows owner = rig_.random_rows(9, width(), RowSet::kStep, 4);
+  const Rows sharer = rig_.random_rows(9, width(), RowSet::kStep, 4);
+  backend().attention(w, spec, owner);
+  w.k = w.v = w.k_norm = nullptr;
+  backend().attention(w, spec, sharer);
+  EXPECT_TRUE(backend().end_step().ok());
+  EXPECT_EQ(rig_.read(sharer), rig_.read(owner));
+}
+
+TEST_P(BackendSemantics, WithoutAValueProjectionTheValueIsTheRawKey) {
+  auto w = rig_.attention_weights(DType::kF32, AttentionKind::kFull, width(), true, true, 1);
+  const auto spec = rig_.attention_spec(AttentionKind::kFull, 0);
+  ASSERT_EQ(w.v, nullptr);
+  const std::vector<float> implied = last_row_of(w, spec, 9, -1);
+  w.v = w.k;
+  EXPECT_EQ(last_row_of(w, spec, 9, -1), implied);
+}
+
+TEST_P(BackendSemantics, TheLastKvOwnerUpdatesKeptRowsOnly) {
+  const auto w = rig_.attention_weights(DType::kF32, AttentionKind::kFull, width(), true, false, 1);
+  auto spec = rig_.attention_spec(AttentionKind::kFull, 0);
+  const std::vector<float> all = last_row_of(w, spec, 40, -1);
+  spec.last_kv_owner = true;
+  const std::vector<TokenId> tokens(40, 1);
+  backend().begin_step({{rig_.prompt(1, tokens, 0, Keep::kLast)}});
+  // Row 0 is the last prompt row, the others follow.
+  std::vector<float> values = random_values(static_cast<std::size_t>(40 * width()), 50);
+  std::rotate(values.begin(), values.end() - width(), values.end());
+  const Rows x = rig_.rows(40, width(), RowSet::kStep);
+  backend().write(x, values);
+  backend().attention(w, spec, x);
+  EXPECT_TRUE(backend().end_step().ok());
+  EXPECT_EQ(one_row(x, 0), all);
+  const std::vector<float> after = rig_.read(x);
+  EXPECT_TRUE(std::equal(after.begin() + width(), after.end(), values.begin() + width()));
+}
+
+TEST_P(BackendSemantics, ADraftRowSeesOnlyWhatIsBeforeIt) {
+  // The slot's next token is at position n; its K and V are not in the cache, and what an earlier
+  // rejected draft left there must not be read.
+  const auto w = rig_.attention_weights(DType::kF32, AttentionKind::kFull, width(), true, false, 1);
+  auto sharing = w;
+  sharing.k = sharing.v = sharing.k_norm = nullptr;
+  const auto spec = rig_.attention_spec(AttentionKind::kFull, 0);
+  const kernels::Head head = {rig_.norm(width(), 2), rig_.table(DType::kF32, 200, width(), 3),
+                              0.0F};
+  const auto draft_row = [&](std::uint32_t stale_seed) {
+    const std::vector<TokenId> tokens(12, 1);
+    backend().set_slot(0, {});
+    backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kNone)}});
+    std::vector<float> values = random_values(static_cast<std::size_t>(12 * width()), stale_seed);
+    const std::vector<float> same = random_values(static_cast<std::size_t>(10 * width()), 50);
+    const Rows x = rig_.rows(12, width(), RowSet::kStep);
+    std::copy(same.begin(), same.end(), values.begin());
+    backend().write(x, values);
+    backend().attention(w, spec, x);
+    EXPECT_TRUE(backend().end_step().ok());
+
+    backend().begin_step({{rig_.prompt(0, std::span(tokens).first(1), 9, Keep::kLast, 1)}});
+    const Rows last = rig_.rows(1, width(), RowSet::kStep);
+    backend().write(last, std::span(values).subspan(static_cast<std::size_t>(9 * width()),
+                                                    static_cast<std::size_t>(width())));
+    backend().attention(w, spec, last);
+    backend().verify(head, rig_.random_rows(1, width(), RowSet::kStep, 8));
+    const Rows draft = rig_.random_rows(1, width(), RowSet::kDraft, 9);
+    backend().attention(sharing, spec, draft);
+    EXPECT_TRUE(backend().end_step().ok());
+    return rig_.read(draft);
+  };
+  EXPECT_EQ(draft_row(1), draft_row(2));
+}
+
+TEST_P(BackendSemantics, VerifyChoosesByTheLogits) {
+  const int vocab = rig_.dims().vocab;
+  for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
+    const kernels::Head head = {rig_.norm(width(), 1), rig_.table(dtype, vocab, width(), 2), 30.0F};
+    kernels::SamplingParams sampled;
+    sampled.temperature = 1.3F;
+    sampled.top_k = 50;
+    sampled.top_p = 0.9F;
+    sampled.seed = 5;
+    kernels::SamplingParams greedy;
+    greedy.temperature = 0.0F;
+    kernels::StepPlan plan;
+    const std::vector<TokenId> tokens(1, 1);
+    for (int slot = 0; slot < 8; ++slot) {
+      backend().set_slot(slot, slot % 2 == 0 ? greedy : sampled);
+      plan.spans.push_back(rig_.prompt(slot, tokens, slot, Keep::kLast));
+    }
+    backend().begin_step(plan);
+    const Rows h = rig_.random_rows(8, width(), RowSet::kStep, 6);
+    const Rows logits = rig_.rows(8, vocab, RowSet::kStep);
+    backend().logits(head, h, logits);
+    backend().verify(head, h);
+    const auto result = backend().end_step();
+    ASSERT_TRUE(result.ok());
+    kernels::SamplingScratch scratch;
+    for (int slot = 0; slot < 8; ++slot) {
+      const std::vector<float> row = one_row(logits, slot);
+      const TokenId token = result->spans[static_cast<std::size_t>(slot)].tokens[0];
+      if (slot % 2 == 0) {
+        // A backend may compare before the softcap, which can make different values equal.
+        EXPECT_EQ(row[static_cast<std::size_t>(token)], *std::max_element(row.begin(), row.end()))
+            << slot;
+      } else {
+        EXPECT_EQ(token, kernels::sample(row, sampled, slot + 1, scratch)) << slot;
+      }
+      EXPECT_EQ(backend().read_slot(slot).hidden, one_row(h, slot));
+    }
+  }
+}
+
+TEST_P(BackendSemantics, SuppressedTokensAreNeverChosenNorDrafted) {
+  // Head rows of the suppressed ids 3 and V - 1 that would win by far.
+  const int vocab = rig_.dims().vocab;
+  const kernels::Head head = {rig_.norm(width(), 1), rig_.table(DType::kF32, vocab, width(), 2),
+                              0.0F};
+  const std::vector<TokenId> tokens(1, 1);
+  backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
+  const Rows logits = rig_.rows(1, vocab, RowSet::kStep);
+  backend().logits(head, rig_.random_rows(1, width(), RowSet::kStep, 6), logits);
+  EXPECT_TRUE(backend().end_step().ok());
+  const std::vector<float> row = rig_.read(logits);
+  for (int id = 0; id < vocab; ++id) {
+    const bool is_suppressed = id == 3 || id == vocab - 1;
+    EXPECT_EQ(row[static_cast<std::size_t>(id)] == -std::numeric_limits<float>::infinity(),
+              is_suppressed)
+        << id;
+  }
+}
+
+TEST_P(BackendSemantics, ReportsValuesThatAreNotFiniteAndGoesOn) {
+  const kernels::Head head = {rig_.norm(width(), 1),
+                              rig_.table(DType::kF32, rig_.dims().vocab, width(), 2), 30.0F};
+  const std::vector<TokenId> tokens(2, 1);
+  for (const float poison :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1.0F}) {
+    backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
+    std::vector<float> values = random_values(static_cast<std::size_t>(2 * width()), 3);
+    values[static_cast<std::size_t>(width()) + 7] = poison;
+    const Rows x = rig_.rows(2, width(), RowSet::kStep);
+    const Rows h = rig_.rows(2, width(), RowSet::kStep);
+    backend().write(x, values);
+    backend().final_norm(head, x, h);
+    backend().verify(head, h);
+    const auto result = backend().end_step();
+    EXPECT_EQ(result.status().code(), poison == 1.0F ? core::Code::kOk : core::Code::kInternal);
+  }
+}
+
+TEST_P(BackendSemantics, RefusesWeightsThatItCannotRun) {
+  OwnedTensor tensor = random_tensor(DType::kF32, 4, 32, 1, 1.0F);
+  tensor.view.dtype = DType::kI32;
+  const auto weight = backend().pack(tensor.view, kernels::WeightRole::kLinear, "blk.0.odd.weight");
+  ASSERT_FALSE(weight.ok());
+  EXPECT_EQ(weight.status().code(), core::Code::kUnimplemented);
+  EXPECT_THAT(weight.status().message(), ::testing::HasSubstr("blk.0.odd.weight"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BackendSemantics, ::testing::ValuesIn(backend_factories()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tandem::test
