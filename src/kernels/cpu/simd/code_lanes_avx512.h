@@ -23,7 +23,8 @@ struct Avx512Codes : Avx512Lanes {
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;
-    return dtype == kQ4_K || dtype == kQ6_K || dtype == kQ5_0 || dtype == kQ8_0 ? 6 : 0;
+    if (dtype == kQ8_0) return 1 << 30;  // stored decoded
+    return dtype == kQ4_K || dtype == kQ6_K || dtype == kQ5_0 ? 16 : 0;
   }
   static constexpr int code_max(int) { return 255; }  // makes no difference here
   /// Steps of products that 16-bit sums can take; 0: products go to 32 bits at once.

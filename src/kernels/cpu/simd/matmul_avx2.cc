@@ -1,8 +1,9 @@
 #include "tandem/kernels/cpu/simd/code_lanes_avx2.h"
 #include "tandem/kernels/cpu/simd/products_impl.h"
+#include "tandem/kernels/cpu/simd/quantize_impl.h"
 
 namespace tandem::kernels::cpu {
 
-const IsaKernels kAvx2Kernels = {Products<Avx2Codes>::quantize_row, Products<Avx2Codes>::matmul};
+const IsaKernels kAvx2Kernels = {Quantizer<Avx2Codes>::quantize_row, Products<Avx2Codes>::matmul};
 
 }  // namespace tandem::kernels::cpu

@@ -1,9 +1,10 @@
 #include "tandem/kernels/cpu/simd/code_lanes_avx512.h"
 #include "tandem/kernels/cpu/simd/products_impl.h"
+#include "tandem/kernels/cpu/simd/quantize_impl.h"
 
 namespace tandem::kernels::cpu {
 
-const IsaKernels kAvx512Kernels = {Products<Avx512Codes>::quantize_row,
+const IsaKernels kAvx512Kernels = {Quantizer<Avx512Codes>::quantize_row,
                                    Products<Avx512Codes>::matmul};
 
 }  // namespace tandem::kernels::cpu

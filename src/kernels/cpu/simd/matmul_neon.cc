@@ -1,8 +1,9 @@
 #include "tandem/kernels/cpu/simd/code_lanes_neon.h"
 #include "tandem/kernels/cpu/simd/products_impl.h"
+#include "tandem/kernels/cpu/simd/quantize_impl.h"
 
 namespace tandem::kernels::cpu {
 
-const IsaKernels kNeonKernels = {Products<NeonCodes>::quantize_row, Products<NeonCodes>::matmul};
+const IsaKernels kNeonKernels = {Quantizer<NeonCodes>::quantize_row, Products<NeonCodes>::matmul};
 
 }  // namespace tandem::kernels::cpu

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "tandem/core/dtype.h"
+#include "tandem/kernels/cpu/panel.h"
+#include "tandem/kernels/cpu/simd/row_block_impl.h"
+
+// How each type's panels (PanelMatrix) are decoded, once for all instruction sets: L is the set's
+// code lanes. A Format<L, T> has
+//   kBlock       columns of a block: 32 or 256
+//   kGroups      groups of 32 columns in a section: 1, or 4 of a block's 8
+//   kVectors     vectors of a block
+//   kBias        subtracted from the codes to give signed values; 128: codes fill 8 bits
+//   kCodeMax     largest code
+//   kHalves      true: scales per 16 columns; else per 32
+//   kMins        true: has minima
+// and is constructed at a section of a block of a panel. For group G of that section:
+//   codes<G, S>()       the codes of columns 4S .. 4S + 3
+//   kHalves == false:   scale<G>() = d * scale, min<G>() = dmin * min, exact products
+//   kHalves == true:    half_scale<G, H>(), half_min<G, H>(), integers, and d(), dmin()
+// Layouts: spec/formats.md section 3.
+
+namespace tandem::kernels::cpu {
+
+/// Where block b of a panel starts, and its scale if that is kept apart.
+struct BlockPointer {
+  const std::uint8_t* vectors = nullptr;
+  const std::uint16_t* side = nullptr;
+};
+
+/// The codebook of IQ4_NL and IQ4_XS, plus 128.
+alignas(16) inline constexpr std::uint8_t kIq4Codebook[16] = {
+    1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+
+template <class L, core::DType T>
+struct Format;
+
+/// What the formats share: vectors by index, and codes with a bias of 128, which instruction sets
+/// with signed products take as they are.
+template <class L>
+class FormatBase {
+ public:
+  using F32 = typename L::F32;
+  using I32 = typename L::I32;
+  using Bytes = typename L::Bytes;
+
+ protected:
+  TANDEM_INLINE explicit FormatBase(const BlockPointer& p) : p_(p) {}
+  TANDEM_INLINE Bytes vector(int i) const { return L::load_bytes(p_.vectors + 64 * i); }
+  TANDEM_INLINE F32 side_scale() const { return L::load_f16(p_.side); }
+  /// Low (kHigh false) or high nibbles.
+  template <bool kHigh>
+  TANDEM_INLINE Bytes nibbles(int i) const {
+    return L::template bits < kHigh ? 4 : 0, 15 > (vector(i));
+  }
+  TANDEM_INLINE static Bytes full_bytes(Bytes biased) {
+    if constexpr (L::kUnsignedCodes) return biased;
+    return L::flip_top_bit(biased);
+  }
+
+ private:
+  BlockPointer p_;
+};
+
+}  // namespace tandem::kernels::cpu
