@@ -29,8 +29,8 @@ void BodyReader::fail(ApiError error) {
 }
 
 void BodyReader::fail(std::string_view name, std::string_view rule) {
-  std::string path = path_of(name);
-  fail(invalid_request(fmt::format("'{}' {}.", path, rule), std::move(path)));
+  const std::string path = path_of(name);
+  fail(invalid_request(fmt::format("'{}' {}.", path, rule), path));
 }
 
 std::optional<bool> BodyReader::boolean(std::string_view name) {

@@ -223,8 +223,9 @@ std::string Metrics::text(const engine::EngineStats* stats) const {
     families.push_back(std::move(alias));
   }
   page.append(std::move(families));
-  add_process(page);
-  return page.text();
+  Page process({});  // the process has no model
+  add_process(process);
+  return page.text() + process.text();
 }
 
 }  // namespace tandem::server

@@ -133,8 +133,9 @@ void route(const std::shared_ptr<Service>& service, net::HttpRequest request,
     return reply->send_error(unknown_path(request.method, request.path()));
   }
   // The HTTP layer holds the body of a HEAD's answer back.
-  const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
-  if (method != found->method) {
+  const bool is_allowed =
+      request.method == found->method || (request.method == "HEAD" && found->method == "GET");
+  if (!is_allowed) {
     const ApiError error = method_not_allowed(request.method, request.path());
     return reply->send(error.http_status, "application/json", to_json(error),
                        {{"Allow", std::string(found->method)}});

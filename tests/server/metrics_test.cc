@@ -1,0 +1,98 @@
+#include "tandem/server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace tandem::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using namespace std::chrono_literals;
+
+engine::EngineStats some_stats() {
+  engine::EngineStats stats;
+  stats.prompt_tokens = 100;
+  stats.cached_tokens = 40;
+  stats.generated_tokens = 30;
+  stats.verify_steps = 20;
+  stats.draft_rounds = 15;
+  stats.drafted_at = {15, 10, 5};
+  stats.accepted_at = {9, 4, 1};
+  stats.running = 3;
+  stats.waiting = 2;
+  stats.preemptions = 1;
+  stats.steps = 50;
+  stats.kv_bytes_used = 250;
+  stats.kv_bytes_total = 1000;
+  return stats;
+}
+
+TEST(Metrics, ShowsTheEngineUnderTheNamesThatDashboardsRead) {
+  const Metrics metrics("m");
+  const engine::EngineStats stats = some_stats();
+  const std::string text = metrics.text(&stats);
+  for (const char* line : {
+           "# TYPE vllm:num_requests_running gauge\n",
+           "vllm:num_requests_running{model_name=\"m\"} 3\n",
+           "vllm:num_requests_waiting{model_name=\"m\"} 2\n",
+           "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25\n",
+           "# TYPE vllm:prompt_tokens_total counter\n",
+           "vllm:prompt_tokens_total{model_name=\"m\"} 100\n",
+           "vllm:generation_tokens_total{model_name=\"m\"} 30\n",
+           "vllm:prefix_cache_queries_total{model_name=\"m\"} 100\n",
+           "vllm:prefix_cache_hits_total{model_name=\"m\"} 40\n",
+           "vllm:spec_decode_num_drafts_total{model_name=\"m\"} 15\n",
+           "vllm:spec_decode_num_draft_tokens_total{model_name=\"m\"} 30\n",
+           "vllm:spec_decode_num_accepted_tokens_total{model_name=\"m\"} 14\n",
+           "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\",position=\"1\"} "
+           "4\n",
+           "tandem:spec_decode_drafted_tokens_per_pos_total{model_name=\"m\",position=\"2\"} 5\n",
+           "tandem:verify_steps_total{model_name=\"m\"} 20\n",
+           "tandem:preemptions_total{model_name=\"m\"} 1\n",
+           "tandem:steps_total{model_name=\"m\"} 50\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(Metrics, CountsEachTokenOnceHoweverTheyAreGrouped) {
+  Metrics metrics("m");
+  metrics.observe_first_token(30ms);
+  metrics.observe_next_tokens(80ms, 4);  // 20 ms each
+  metrics.observe_end("stop", 200ms, {.prompt_tokens = 12, .completion_tokens = 5});
+  const std::string text = metrics.text(nullptr);
+  for (const char* line : {
+           "vllm:time_to_first_token_seconds_count{model_name=\"m\"} 1\n",
+           "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",le=\"0.02\"} 0\n",
+           "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",le=\"0.04\"} 1\n",
+           "vllm:inter_token_latency_seconds_count{model_name=\"m\"} 4\n",
+           "vllm:inter_token_latency_seconds_sum{model_name=\"m\"} 0.08\n",
+           "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",le=\"0.01\"} 0\n",
+           "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",le=\"0.025\"} 4\n",
+           "vllm:time_per_output_token_seconds_count{model_name=\"m\"} 4\n",
+           "vllm:e2e_request_latency_seconds_count{model_name=\"m\"} 1\n",
+           "vllm:request_prompt_tokens_sum{model_name=\"m\"} 12\n",
+           "vllm:request_generation_tokens_sum{model_name=\"m\"} 5\n",
+           "vllm:request_success_total{finished_reason=\"stop\",model_name=\"m\"} 1\n",
+           "vllm:request_success_total{finished_reason=\"length\",model_name=\"m\"} 0\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(Metrics, ShowsTheProcessWithoutAnEngine) {
+  Metrics metrics("m");
+  metrics.count_response(404);
+  const std::string text = metrics.text(nullptr);
+  EXPECT_THAT(text, HasSubstr("\nprocess_resident_memory_bytes "));
+  EXPECT_THAT(text, HasSubstr("\nprocess_peak_resident_memory_bytes "));
+  EXPECT_THAT(text, HasSubstr("\nprocess_cpu_seconds_total "));
+  EXPECT_THAT(text, HasSubstr("tandem:http_responses_total{code=\"404\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("vllm:num_requests_running")));
+}
+
+}  // namespace
+}  // namespace tandem::server

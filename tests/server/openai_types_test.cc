@@ -1,0 +1,320 @@
+#include "tandem/server/openai_types.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tandem::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr kernels::SamplingParams kDefaults = {.temperature = 1.0F, .top_k = 64, .top_p = 0.95F};
+constexpr const char* kUser = R"("messages":[{"role":"user","content":"Hi"}])";
+
+std::string chat_body(const std::string& members) {
+  return "{" + std::string(kUser) + (members.empty() ? "" : ",") + members + "}";
+}
+std::string completion_body(const std::string& members) {
+  return R"({"prompt":"Hi")" + std::string(members.empty() ? "" : ",") + members + "}";
+}
+
+ApiError chat_error(const std::string& body) {
+  const auto parsed = parse_chat_request(body, kDefaults);
+  const auto* error = std::get_if<ApiError>(&parsed);
+  return error == nullptr ? http_error(0, "") : *error;
+}
+ApiError completion_error(const std::string& body) {
+  const auto parsed = parse_completion_request(body, kDefaults);
+  const auto* error = std::get_if<ApiError>(&parsed);
+  return error == nullptr ? http_error(0, "") : *error;
+}
+GenerationParams chat_params(const std::string& members) {
+  auto parsed = parse_chat_request(chat_body(members), kDefaults);
+  const auto* error = std::get_if<ApiError>(&parsed);
+  EXPECT_EQ(error, nullptr) << members << ": " << (error ? error->message : "");
+  return error ? GenerationParams{} : std::get<ChatRequest>(parsed).params;
+}
+
+struct BadMember {
+  const char* members;
+  const char* param;
+  const char* message;
+};
+
+void PrintTo(const BadMember& bad, std::ostream* out) {
+  *out << bad.members;
+}
+
+/// Members that both endpoints check.
+constexpr BadMember kBadMembers[] = {
+    {R"("model":7)", "model", "'model' must be a string"},
+    {R"("temperature":"hot")", "temperature", "must be a number from 0 to 2"},
+    {R"("temperature":-0.1)", "temperature", "must be a number from 0 to 2"},
+    {R"("temperature":2.1)", "temperature", "must be a number from 0 to 2"},
+    {R"("temperature":[1])", "temperature", "must be a number"},
+    {R"("temperature":1e999)", "temperature", "must be a number from 0 to 2"},
+    {R"("top_p":1.01)", "top_p", "must be a number from 0 to 1"},
+    {R"("top_p":-1)", "top_p", "must be a number from 0 to 1"},
+    {R"("top_p":true)", "top_p", "must be a number"},
+    {R"("top_k":-2)", "top_k", "must be an integer from -1"},
+    {R"("top_k":1.5)", "top_k", "must be an integer"},
+    {R"("top_k":4294967296)", "top_k", "must be an integer"},
+    {R"("min_p":2)", "min_p", "must be a number from 0 to 1"},
+    {R"("min_p":"0.1")", "min_p", "must be a number"},
+    {R"("seed":"x")", "seed", "must be an integer"},
+    {R"("seed":1.25)", "seed", "must be an integer"},
+    {R"("seed":99999999999999999999999999)", "seed", "must be an integer"},
+    {R"("max_tokens":0)", "max_tokens", "must be an integer from 1"},
+    {R"("max_tokens":-5)", "max_tokens", "must be an integer from 1"},
+    {R"("max_tokens":"10")", "max_tokens", "must be an integer"},
+    {R"("max_tokens":10.5)", "max_tokens", "must be an integer"},
+    {R"("max_tokens":9223372036854775808)", "max_tokens", "must be an integer"},
+    {R"("max_completion_tokens":0)", "max_completion_tokens", "must be an integer from 1"},
+    {R"("max_completion_tokens":{})", "max_completion_tokens", "must be an integer"},
+    {R"("stop":1)", "stop", "must be a string or an array of at most 16 strings"},
+    {R"("stop":"")", "stop", "each of 1 to 1024 bytes"},
+    {R"("stop":["a",""])", "stop", "each of 1 to 1024 bytes"},
+    {R"("stop":["a",2])", "stop", "must be a string or an array"},
+    {R"("stop":{"a":1})", "stop", "must be a string or an array"},
+    {R"("stop":["1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g","h"])", "stop",
+     "at most 16"},
+    {R"("stop":12345678901234567890123)", "stop", "must be a string or an array"},
+    {R"("stream":1)", "stream", "must be true or false"},
+    {R"("stream":"true")", "stream", "must be true or false"},
+    {R"("stream_options":{"include_usage":true})", "stream_options", "only allowed when 'stream'"},
+    {R"("stream":true,"stream_options":[])", "stream_options", "must be an object"},
+    {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage",
+     "must be true or false"},
+    {R"("stream":true,"stream_options":{"continuous_usage_stats":true})",
+     "stream_options.continuous_usage_stats", "not supported yet"},
+    {R"("ignore_eos":"no")", "ignore_eos", "must be true or false"},
+    {R"("draft_length":9)", "draft_length", "must be an integer from 0 to 8"},
+    {R"("draft_length":-1)", "draft_length", "must be an integer from 0 to 8"},
+    {R"("draft_length":"auto")", "draft_length", "must be an integer"},
+    {R"("user":7)", "user", "must be a string"},
+    {R"("n":2)", "n", "'n' is not supported yet"},
+    {R"("n":"1")", "n", "not supported yet"},
+    {R"("best_of":3)", "best_of", "not supported yet"},
+    {R"("logit_bias":{"50":-100})", "logit_bias", "not supported yet"},
+    {R"("presence_penalty":0.5)", "presence_penalty", "not supported yet"},
+    {R"("frequency_penalty":-1)", "frequency_penalty", "not supported yet"},
+    {R"("repetition_penalty":1.1)", "repetition_penalty", "not supported yet"},
+    {R"("min_tokens":5)", "min_tokens", "not supported yet"},
+    {R"("stop_token_ids":[1])", "stop_token_ids", "not supported yet"},
+    {R"("guided_json":{})", "guided_json", "not supported yet"},
+    {R"("grammar":"root ::= x")", "grammar", "not supported yet"},
+    {R"("response_format":{"type":"json_object"})", "response_format", "not supported yet"},
+    {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format",
+     "not supported yet"},
+    {R"("response_format":"text")", "response_format", "not supported yet"},
+};
+
+class BadMembers : public ::testing::TestWithParam<BadMember> {};
+
+TEST_P(BadMembers, AreRefusedByName) {
+  const BadMember& bad = GetParam();
+  for (const ApiError& error :
+       {chat_error(chat_body(bad.members)), completion_error(completion_body(bad.members))}) {
+    EXPECT_EQ(error.http_status, 400) << bad.members;
+    EXPECT_EQ(error.param, bad.param) << bad.members;
+    EXPECT_THAT(error.message, HasSubstr(bad.message)) << bad.members;
+    EXPECT_THAT(error.message, HasSubstr("'" + std::string(bad.param) + "'"));
+    EXPECT_EQ(error.type, "invalid_request_error");
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Table, BadMembers, ::testing::ValuesIn(kBadMembers));
+
+/// Members of the chat endpoint alone.
+constexpr BadMember kBadChatMembers[] = {
+    {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools", "not supported yet"},
+    {R"("tool_choice":"required")", "tool_choice", "not supported yet"},
+    {R"("functions":[{"name":"f"}])", "functions", "not supported yet"},
+    {R"("logprobs":true)", "logprobs", "not supported yet"},
+    {R"("top_logprobs":3)", "top_logprobs", "not supported yet"},
+    {R"("modalities":["text","audio"])", "modalities", "not supported yet"},
+    {R"("audio":{"voice":"alloy"})", "audio", "not supported yet"},
+    {R"("prediction":{"type":"content","content":"x"})", "prediction", "not supported yet"},
+    {R"("reasoning_effort":"high")", "reasoning_effort", "not supported yet"},
+    {R"("web_search_options":{})", "web_search_options", "not supported yet"},
+    {R"("store":true)", "store", "not supported yet"},
+    {R"("chat_template_kwargs":{"enable_thinking":true})", "chat_template_kwargs",
+     "not supported yet"},
+    {R"("add_generation_prompt":"no")", "add_generation_prompt", "must be true or false"},
+};
+
+class BadChatMembers : public ::testing::TestWithParam<BadMember> {};
+
+TEST_P(BadChatMembers, AreRefusedByName) {
+  const BadMember& bad = GetParam();
+  const ApiError error = chat_error(chat_body(bad.members));
+  EXPECT_EQ(error.http_status, 400) << bad.members;
+  EXPECT_EQ(error.param, bad.param) << bad.members;
+  EXPECT_THAT(error.message, HasSubstr(bad.message)) << bad.members;
+}
+INSTANTIATE_TEST_SUITE_P(Table, BadChatMembers, ::testing::ValuesIn(kBadChatMembers));
+
+/// Whole chat bodies.
+constexpr BadMember kBadChatBodies[] = {
+    {"", "", "not valid JSON"},
+    {"{", "", "not valid JSON"},
+    {"not json", "", "not valid JSON"},
+    {"{'messages':[]}", "", "not valid JSON"},
+    {R"({"messages":[]} trailing)", "", "not valid JSON"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}", "", "not valid JSON"},
+    {R"({"messages":[{"role":"user","content":"\ud800"}]})", "", "not valid JSON"},
+    {"null", "", "must be a JSON object"},
+    {"[]", "", "must be a JSON object"},
+    {"\"text\"", "", "must be a JSON object"},
+    {"{}", "messages", "must be an array of at least one message"},
+    {R"({"messages":null})", "messages", "must be an array"},
+    {R"({"messages":"Hi"})", "messages", "must be an array"},
+    {R"({"messages":{}})", "messages", "must be an array"},
+    {R"({"messages":[]})", "messages", "at least one message"},
+    {R"({"messages":["Hi"]})", "messages[0]", "messages[0]"},
+    {R"({"messages":[{"content":"Hi"}]})", "messages[0].role", "messages[0].role"},
+    {R"({"messages":[{"role":7,"content":"Hi"}]})", "messages[0].role", "messages[0].role"},
+    {R"({"messages":[{"role":"king","content":"Hi"}]})", "messages[0].role", "king"},
+    {R"({"messages":[{"role":"user","content":7}]})", "messages[0].content", "content"},
+    {R"({"messages":[{"role":"user","content":{}}]})", "messages[0].content", "content"},
+    {R"({"messages":[{"role":"user","content":["Hi"]}]})", "messages[0].content[0]", "content[0]"},
+    {R"({"messages":[{"role":"user","content":[{"text":"Hi"}]}]})", "messages[0].content[0].type",
+     "type"},
+    {R"({"messages":[{"role":"user","content":[{"type":"foo","text":"Hi"}]}]})",
+     "messages[0].content[0].type", "foo"},
+    {R"({"messages":[{"role":"user","content":[{"type":"text","text":7}]}]})",
+     "messages[0].content[0].text", "text"},
+    {R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},
+        {"type":"image_url","image_url":{"url":"data:"}}]}]})",
+     "messages[0].content[1].image_url", "not supported yet"},
+    {R"({"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}]})",
+     "messages[0].content[0].input_audio", "not supported yet"},
+};
+
+class BadChatBodies : public ::testing::TestWithParam<BadMember> {};
+
+TEST_P(BadChatBodies, AreRefusedByName) {
+  const BadMember& bad = GetParam();
+  const ApiError error = chat_error(bad.members);
+  EXPECT_EQ(error.http_status, 400) << bad.members;
+  EXPECT_EQ(error.param, bad.param) << bad.members << " -> " << error.message;
+  EXPECT_THAT(error.message, HasSubstr(bad.message)) << bad.members;
+}
+INSTANTIATE_TEST_SUITE_P(Table, BadChatBodies, ::testing::ValuesIn(kBadChatBodies));
+
+/// Whole completion bodies.
+constexpr BadMember kBadCompletionBodies[] = {
+    {"{}", "prompt", "must be a string, an array of one string, or an array of token ids"},
+    {R"({"prompt":null})", "prompt", "must be a string"},
+    {R"({"prompt":7})", "prompt", "must be a string"},
+    {R"({"prompt":[]})", "prompt", "must be a string"},
+    {R"({"prompt":["a","b"]})", "prompt", "several prompts"},
+    {R"({"prompt":[[1,2],[3]]})", "prompt", "several prompts"},
+    {R"({"prompt":[1,"a"]})", "prompt", "not a token id"},
+    {R"({"prompt":[1,-1]})", "prompt", "not a token id"},
+    {R"({"prompt":[1.5]})", "prompt", "not a token id"},
+    {R"({"prompt":[4294967296]})", "prompt", "not a token id"},
+    {R"({"prompt":[[]]})", "prompt", "must be a string"},
+    {R"({"prompt":[{}]})", "prompt", "must be a string"},
+    {R"({"prompt":"a","echo":true})", "echo", "not supported yet"},
+    {R"({"prompt":"a","suffix":"b"})", "suffix", "not supported yet"},
+    {R"({"prompt":"a","logprobs":0})", "logprobs", "not supported yet"},
+};
+
+class BadCompletionBodies : public ::testing::TestWithParam<BadMember> {};
+
+TEST_P(BadCompletionBodies, AreRefusedByName) {
+  const BadMember& bad = GetParam();
+  const ApiError error = completion_error(bad.members);
+  EXPECT_EQ(error.http_status, 400) << bad.members;
+  EXPECT_EQ(error.param, bad.param) << bad.members;
+  EXPECT_THAT(error.message, HasSubstr(bad.message)) << bad.members;
+}
+INSTANTIATE_TEST_SUITE_P(Table, BadCompletionBodies, ::testing::ValuesIn(kBadCompletionBodies));
+
+TEST(ChatRequest, FillsInDefaults) {
+  const GenerationParams params = chat_params("");
+  EXPECT_EQ(params.model, "");
+  EXPECT_EQ(params.sampling.temperature, 1.0F);
+  EXPECT_EQ(params.sampling.top_k, 64);
+  EXPECT_EQ(params.sampling.top_p, 0.95F);
+  EXPECT_EQ(params.sampling.min_p, 0.0F);
+  EXPECT_FALSE(params.seed);
+  EXPECT_EQ(params.max_tokens, 0);
+  EXPECT_TRUE(params.stop.empty());
+  EXPECT_FALSE(params.stream || params.include_usage || params.ignore_eos || params.draft_length);
+}
+
+TEST(ChatRequest, ReadsEveryMember) {
+  const GenerationParams params = chat_params(
+      R"("model":"m","temperature":0,"top_k":-1,"top_p":0.5,"min_p":0.25,"seed":-3,)"
+      R"("max_tokens":7,"max_completion_tokens":9,"stop":["a","bc"],"ignore_eos":true,)"
+      R"("draft_length":3,"stream":true,"stream_options":{"include_usage":true},"user":"u",)"
+      R"("metadata":{"k":"v"},"never_heard_of":[1])");
+  EXPECT_EQ(params.model, "m");
+  EXPECT_EQ(params.sampling.temperature, 0.0F);
+  EXPECT_EQ(params.sampling.top_k, 0);
+  EXPECT_EQ(params.sampling.top_p, 0.5F);
+  EXPECT_EQ(params.sampling.min_p, 0.25F);
+  EXPECT_EQ(params.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_EQ(params.max_tokens, 9);
+  EXPECT_THAT(params.stop, ElementsAre("a", "bc"));
+  EXPECT_TRUE(params.ignore_eos && params.stream && params.include_usage);
+  EXPECT_EQ(params.draft_length, 3);
+  EXPECT_THAT(chat_params(R"("stop":"x")").stop, ElementsAre("x"));
+  EXPECT_GT(chat_params(R"("top_p":0)").sampling.top_p, 0.0F);
+}
+
+TEST(ChatRequest, AcceptsMembersThatAskForNothing) {
+  chat_params(
+      R"("n":1,"logit_bias":{},"presence_penalty":0,"frequency_penalty":0.0,"tools":[],)"
+      R"("tool_choice":"none","response_format":{"type":"text"},"logprobs":false,)"
+      R"("top_logprobs":0,"modalities":["text"],"store":false,"parallel_tool_calls":true,)"
+      R"("repetition_penalty":1.0,"best_of":1,"reasoning_effort":"none","service_tier":"auto",)"
+      R"("chat_template_kwargs":{"enable_thinking":false})");
+  chat_params(
+      R"("model":null,"temperature":null,"stop":null,"stream":null,"stream_options":null,)"
+      R"("tools":null,"n":null,"audio":null,"max_tokens":null,"seed":null,"draft_length":null,)"
+      R"("response_format":null,"logit_bias":null,"prediction":null)");
+}
+
+TEST(ChatRequest, ReadsConversations) {
+  const auto parsed = parse_chat_request(
+      R"({"messages":[{"role":"system","content":"Be brief."},)"
+      R"({"role":"user","content":[{"type":"text","text":"A"},{"type":"text","text":"B"}]},)"
+      R"({"role":"assistant","content":"C"},{"role":"user","content":"D"}]})",
+      kDefaults);
+  ASSERT_TRUE(std::holds_alternative<ChatRequest>(parsed));
+  const chat::Conversation& conversation = std::get<ChatRequest>(parsed).conversation;
+  ASSERT_EQ(conversation.messages.size(), 4U);
+  EXPECT_EQ(conversation.messages[0].role, "system");
+  EXPECT_EQ(conversation.messages[1].content.size(), 2U);
+  EXPECT_TRUE(conversation.add_generation_prompt);
+  EXPECT_FALSE(conversation.enable_thinking);
+}
+
+TEST(CompletionRequest, ReadsEveryFormOfPrompt) {
+  const auto prompt_of = [](const char* body) {
+    auto parsed = parse_completion_request(body, kDefaults);
+    return std::get<CompletionRequest>(std::move(parsed)).prompt;
+  };
+  EXPECT_EQ(std::get<std::string>(prompt_of(R"({"prompt":"Hi"})")), "Hi");
+  EXPECT_EQ(std::get<std::string>(prompt_of(R"({"prompt":""})")), "");
+  EXPECT_EQ(std::get<std::string>(prompt_of(R"({"prompt":["Hi"]})")), "Hi");
+  EXPECT_THAT(std::get<1>(prompt_of(R"({"prompt":[2,5,7]})")), ElementsAre(2, 5, 7));
+  EXPECT_THAT(std::get<1>(prompt_of(R"({"prompt":[2]})")), ElementsAre(2));
+  EXPECT_THAT(std::get<1>(prompt_of(R"({"prompt":[[2,5]]})")), ElementsAre(2, 5));
+}
+
+TEST(ApiErrorJson, HasOpenAisForm) {
+  EXPECT_EQ(to_json(invalid_request("Say \"what\".", "messages[0]", "bad")),
+            R"({"error":{"message":"Say \"what\".","type":"invalid_request_error",)"
+            R"("param":"messages[0]","code":"bad"}})");
+  EXPECT_EQ(to_json(http_error(500, "Oh.")),
+            R"({"error":{"message":"Oh.","type":"server_error","param":null,"code":null}})");
+  // Bytes of a request in a message stay valid JSON.
+  EXPECT_THAT(to_json(unknown_path("GET", "/\xff\"\n")), HasSubstr(R"('/?\"?')"));
+}
+
+}  // namespace
+}  // namespace tandem::server
