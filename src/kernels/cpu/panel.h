@@ -37,8 +37,9 @@ struct PanelMatrix {
   std::size_t side_offset = 0;   ///< of the scales that are kept apart, from the panel's start
 };
 
-/// Columns that share one activation scale. A row's last group may be shorter.
-inline constexpr int kGroup = 128;
+/// Columns that share one activation scale: 32 or 128 (a row's last group may then be shorter). With
+/// 128 the K-quants have scalar kernels only.
+inline constexpr int kGroup = 32;
 static_assert(kGroup == 32 || kGroup == 128);
 
 /// 32 activations of a row: codes in [-127, 127], the f32 scale of the kGroup columns that they
