@@ -11,13 +11,15 @@ namespace tandem::kernels {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-/// Running maxima and sums are kept per lane so that the compiler can use vector registers
-/// without changing the order of the sum.
+/// Running maxima are kept per lane so that the compiler can use vector registers.
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kBlock = 64;
-/// Candidates that are sorted at first when top-k does not bound them, and the growth after.
-constexpr std::size_t kFirstHead = 64;
-constexpr std::size_t kHeadGrowth = 8;
+/// Buckets of logits by their distance from the largest, in temperatures; the last bucket holds
+/// all the rest, together less than 1e-7 a token.
+constexpr std::size_t kBuckets = 256;
+constexpr float kBucketsPerNat = 16.0F;
+/// A mass that no random number can hit beside the likeliest token's 1.
+constexpr double kNothing = 1e-30;
 
 /// exp(x) for x <= 0 to about 2 ulp, in basic operations only so that it is the same everywhere
 /// (a libm may pick its code by CPU): x = n ln 2 + r, |r| <= ln 2 / 2, e^r by its Taylor series.
@@ -43,13 +45,15 @@ float exp_weight(float x) {
   return p * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
 }
 
-/// The law before truncation: weights relative to the likeliest token's, which is 1.
+/// The law before truncation.
 struct Law {
   std::span<const float> logits;
   float max = 0.0F;
-  float temperature = 1.0F;
+  float inverse_temperature = 1.0F;
 
-  float weight(float logit) const { return exp_weight((logit - max) / temperature); }
+  /// Logarithm of a token's weight relative to the likeliest one's.
+  float log_weight(float logit) const { return (logit - max) * inverse_temperature; }
+  float weight(float logit) const { return exp_weight(log_weight(logit)); }
 };
 
 float max_of(std::span<const float> values) {
@@ -61,29 +65,14 @@ float max_of(std::span<const float> values) {
       lanes[j] = values[i + j] > lanes[j] ? values[i + j] : lanes[j];
     }
   }
-  for (std::size_t j = 0; i + j < values.size(); ++j) {
-    lanes[j] = values[i + j] > lanes[j] ? values[i + j] : lanes[j];
-  }
-  float max = kNever;
-  for (const float lane : lanes) max = lane > max ? lane : max;
-  return max;
-}
-
-/// Sum of all weights: f32 lanes within a block, f64 over lanes and blocks in order.
-double total_weight(const Law& law) {
-  double total = 0.0;
-  for (std::size_t begin = 0; begin < law.logits.size(); begin += kBlock) {
-    const std::span<const float> block =
-        law.logits.subspan(begin, std::min(kBlock, law.logits.size() - begin));
-    std::array<float, kLanes> lanes = {};
-    std::size_t i = 0;
-    for (; i + kLanes <= block.size(); i += kLanes) {
-      for (std::size_t j = 0; j < kLanes; ++j) lanes[j] += law.weight(block[i + j]);
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) {
+      lanes[j] = lanes[j + half] > lanes[j] ? lanes[j + half] : lanes[j];
     }
-    for (std::size_t j = 0; i + j < block.size(); ++j) lanes[j] += law.weight(block[i + j]);
-    for (const float lane : lanes) total += static_cast<double>(lane);
   }
-  return total;
+  float max = lanes[0];
+  for (; i < values.size(); ++i) max = values[i] > max ? values[i] : max;
+  return max;
 }
 
 /// A value that at least n logits reach: the n-th largest block maximum, or -inf.
@@ -96,33 +85,39 @@ float reached_by(std::size_t n, SamplingScratch& scratch) {
   return *nth;
 }
 
-/// Fills scratch with the first n candidates, in order; fewer if fewer have logits above -inf.
-void select_head(const Law& law, std::size_t n, SamplingScratch& scratch) {
-  const std::span<const float> logits = law.logits;
-  const float threshold = reached_by(n, scratch);
-  std::vector<TokenId>& ids = scratch.ids;
-  ids.clear();
-  for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
-    if (scratch.block_maxima[block] < threshold) continue;
-    const std::size_t end = std::min((block + 1) * kBlock, logits.size());
-    for (std::size_t i = block * kBlock; i < end; ++i) {
-      if (logits[i] >= threshold && logits[i] > kNever) ids.push_back(static_cast<TokenId>(i));
-    }
-  }
+/// The order of candidates.
+void sort_candidates(std::span<const float> logits, std::vector<TokenId>& ids, std::size_t keep) {
   const auto comes_first = [logits](TokenId a, TokenId b) {
     const float x = logits[static_cast<std::size_t>(a)];
     const float y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  if (ids.size() > n) {
-    std::nth_element(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(n), ids.end(),
+  if (ids.size() > keep) {
+    std::nth_element(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(keep), ids.end(),
                      comes_first);
-    ids.resize(n);
+    ids.resize(keep);
   }
   std::sort(ids.begin(), ids.end(), comes_first);
+}
+
+// ---- with top-k: the k likeliest tokens, sorted -------------------------------------------------
+
+/// Fills scratch with the first k candidates, in order; fewer if fewer have logits above -inf.
+void select_top_k(const Law& law, std::size_t k, SamplingScratch& scratch) {
+  const float threshold = reached_by(k, scratch);
+  scratch.ids.clear();
+  for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
+    if (scratch.block_maxima[block] < threshold) continue;
+    const std::size_t end = std::min((block + 1) * kBlock, law.logits.size());
+    for (std::size_t i = block * kBlock; i < end; ++i) {
+      const float logit = law.logits[i];
+      if (logit >= threshold && logit > kNever) scratch.ids.push_back(static_cast<TokenId>(i));
+    }
+  }
+  sort_candidates(law.logits, scratch.ids, k);
   scratch.weights.clear();
-  for (const TokenId id : ids) {
-    scratch.weights.push_back(law.weight(logits[static_cast<std::size_t>(id)]));
+  for (const TokenId id : scratch.ids) {
+    scratch.weights.push_back(law.weight(law.logits[static_cast<std::size_t>(id)]));
   }
 }
 
@@ -132,28 +127,127 @@ double sum(std::span<const float> weights) {
   return total;
 }
 
-/// Number of leading candidates that the warpers after top-k keep, given the mass of the law that
-/// they see; weights.size() if neither cuts within the head.
-std::size_t kept_candidates(std::span<const float> weights, const SamplingParams& params,
-                            double total) {
-  const double nucleus = static_cast<double>(params.top_p) * total;
+TokenId sample_top_k(const Law& law, std::size_t k, const SamplingParams& params, double random,
+                     SamplingScratch& scratch) {
+  select_top_k(law, k, scratch);
+  const std::span<const float> weights(scratch.weights);
+  const double nucleus = static_cast<double>(params.top_p) * sum(weights);
   double reached = 0.0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (i > 0 && weights[i] < params.min_p) return i;
-    reached += static_cast<double>(weights[i]);
-    if (params.top_p < 1.0F && reached >= nucleus) return i + 1;
+  std::size_t kept = 0;
+  while (kept < weights.size() && (kept == 0 || weights[kept] >= params.min_p)) {
+    reached += static_cast<double>(weights[kept++]);
+    if (params.top_p < 1.0F && reached >= nucleus) break;
   }
-  return weights.size();
+  const double target = random * reached;
+  reached = 0.0;
+  for (std::size_t i = 0; i + 1 < kept; ++i) {
+    reached += static_cast<double>(weights[i]);
+    if (reached > target) return scratch.ids[i];
+  }
+  return scratch.ids[kept - 1];
 }
 
-/// Index of the first candidate whose running sum passes target, or weights.size().
-std::size_t invert(std::span<const float> weights, double target) {
-  double reached = 0.0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    reached += static_cast<double>(weights[i]);
-    if (reached > target) return i;
+// ---- without: masses of buckets, of which only the ones that matter are sorted ------------------
+
+std::int32_t bucket_of(float log_weight) {
+  constexpr float kLast = static_cast<float>(kBuckets - 1);
+  const float bucket = log_weight * -kBucketsPerNat;
+  return static_cast<std::int32_t>(bucket < kLast ? bucket : kLast);
+}
+
+using Masses = std::array<double, kBuckets>;
+
+/// Sums in kWays interleaved parts, so that one bucket's sum need not wait for its last term.
+Masses bucket_masses(const Law& law) {
+  constexpr std::size_t kWays = 4;
+  std::array<Masses, kWays> parts = {};
+  for (std::size_t begin = 0; begin < law.logits.size(); begin += kBlock) {
+    const std::size_t size = std::min(kBlock, law.logits.size() - begin);
+    std::array<float, kBlock> weights;
+    std::array<std::int32_t, kBlock> buckets;
+    for (std::size_t i = 0; i < size; ++i) {
+      const float log_weight = law.log_weight(law.logits[begin + i]);
+      weights[i] = exp_weight(log_weight);
+      buckets[i] = bucket_of(log_weight);
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      parts[i % kWays][static_cast<std::size_t>(buckets[i])] += static_cast<double>(weights[i]);
+    }
   }
-  return weights.size();
+  Masses out = {};
+  for (const Masses& part : parts) {
+    for (std::size_t b = 0; b < kBuckets; ++b) out[b] += part[b];
+  }
+  return out;
+}
+
+/// Mass of the tokens whose weight is at least min_p.
+double mass_above(const Law& law, float min_p, const SamplingScratch& scratch) {
+  double mass = 0.0;
+  for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
+    if (law.weight(scratch.block_maxima[block]) < min_p) continue;
+    const std::size_t end = std::min((block + 1) * kBlock, law.logits.size());
+    for (std::size_t i = block * kBlock; i < end; ++i) {
+      const float weight = law.weight(law.logits[i]);
+      if (weight >= min_p) mass += static_cast<double>(weight);
+    }
+  }
+  return mass;
+}
+
+struct Found {
+  TokenId id = 0;
+  double mass = 0.0;  // of all candidates up to this one
+};
+
+/// The first candidate whose running mass is beyond `target`, or reaches it if `or_equal`; the last
+/// one if rounding leaves none.
+Found find_candidate(const Law& law, const Masses& masses, double target, bool or_equal,
+                     SamplingScratch& scratch) {
+  const auto passes = [target, or_equal](double mass) {
+    return or_equal ? mass >= target : mass > target;
+  };
+  std::int32_t bucket = 0;
+  double before_bucket = 0.0, reached = 0.0;
+  for (std::size_t b = 0; b < kBuckets && !passes(reached); ++b) {
+    if (masses[b] <= kNothing) continue;
+    bucket = static_cast<std::int32_t>(b);
+    before_bucket = reached;
+    reached += masses[b];
+  }
+  scratch.ids.clear();
+  for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
+    if (bucket_of(law.log_weight(scratch.block_maxima[block])) > bucket) continue;
+    const std::size_t end = std::min((block + 1) * kBlock, law.logits.size());
+    for (std::size_t i = block * kBlock; i < end; ++i) {
+      const float logit = law.logits[i];
+      if (bucket_of(law.log_weight(logit)) == bucket && logit > kNever) {
+        scratch.ids.push_back(static_cast<TokenId>(i));
+      }
+    }
+  }
+  sort_candidates(law.logits, scratch.ids, scratch.ids.size());
+  Found found{scratch.ids.front(), before_bucket};
+  for (const TokenId id : scratch.ids) {
+    found.id = id;
+    found.mass += static_cast<double>(law.weight(law.logits[static_cast<std::size_t>(id)]));
+    if (passes(found.mass)) break;
+  }
+  return found;
+}
+
+TokenId sample_all(const Law& law, const SamplingParams& params, double random,
+                   SamplingScratch& scratch) {
+  const Masses masses = bucket_masses(law);
+  double kept = 0.0;
+  for (const double mass : masses) kept += mass;
+  // top-p and min-p both keep a prefix: the smaller mass is that of what both keep.
+  if (params.top_p < 1.0F) {
+    const double nucleus = static_cast<double>(params.top_p) * kept;
+    kept = std::min(kept, find_candidate(law, masses, nucleus, true, scratch).mass);
+  }
+  if (params.min_p > 0.0F) kept = std::min(kept, mass_above(law, params.min_p, scratch));
+  return find_candidate(law, masses, random * kept, false, scratch).id;
 }
 
 }  // namespace
@@ -193,31 +287,14 @@ TokenId sample(std::span<const float> logits, const SamplingParams& params, Posi
     scratch.block_maxima.push_back(
         max_of(logits.subspan(begin, std::min(kBlock, logits.size() - begin))));
   }
-  const Law law{logits, max_of(scratch.block_maxima), params.temperature};
+  const Law law{logits, max_of(scratch.block_maxima), 1.0F / params.temperature};
   if (!std::isfinite(law.max)) return argmax(logits);
 
-  const bool has_top_k = params.top_k > 0;
-  const std::size_t limit =
-      has_top_k ? std::min(static_cast<std::size_t>(params.top_k), logits.size()) : logits.size();
   const double random = uniform(params.seed, position);
-  const double all = has_top_k ? 0.0 : total_weight(law);
-  for (std::size_t n = has_top_k ? limit : std::min(kFirstHead, limit);;
-       n = std::min(n * kHeadGrowth, limit)) {
-    select_head(law, n, scratch);
-    const std::span<const float> head(scratch.weights);
-    const double total = has_top_k ? sum(head) : all;
-    const std::size_t kept = kept_candidates(head, params, total);
-    const bool is_whole_law = n == limit || head.size() < n;
-    if (kept < head.size() || is_whole_law) {
-      const std::size_t i = invert(head.first(kept), random * sum(head.first(kept)));
-      return scratch.ids[std::min(i, kept - 1)];
-    }
-    // Neither warper cuts within the head: without any, the choice may still lie in it.
-    if (params.top_p >= 1.0F && params.min_p <= 0.0F) {
-      const std::size_t i = invert(head, random * total);
-      if (i < head.size()) return scratch.ids[i];
-    }
+  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size()) {
+    return sample_top_k(law, static_cast<std::size_t>(params.top_k), params, random, scratch);
   }
+  return sample_all(law, params, random, scratch);
 }
 
 }  // namespace tandem::kernels

@@ -24,7 +24,7 @@ TokenId argmax(std::span<const float> logits);
 
 /// Scratch of sample(), reused from call to call. Thread: one caller at a time.
 struct SamplingScratch {
-  std::vector<TokenId> ids;          ///< candidates, likeliest first
+  std::vector<TokenId> ids;          ///< candidates in order
   std::vector<float> weights;        ///< exp((logit - max) / temperature) of ids
   std::vector<float> block_maxima;   ///< of blocks of the row, to find a threshold without a sort
   std::vector<float> ranked_maxima;  ///< the same, partly sorted
@@ -37,9 +37,9 @@ struct SamplingScratch {
 ///
 /// Candidates are ordered by (logit descending, id ascending), and every warper keeps a prefix of
 /// that order: of tokens that tie at the edge of the set, those of lower ids stay. top-p counts
-/// the law that top-k left, renormalized. Sums run in that order in f64 with an exp of our own, so
-/// the result is a pure function of the arguments, equal on every machine. Typical cost is two
-/// passes over the row; only a law so flat that its head holds many tokens is sorted further.
+/// the law that top-k left, renormalized. Weights are f32, their sums f64 in a fixed order, with an
+/// exp of our own, so the result is a pure function of the arguments, equal on every machine. Costs
+/// two or three passes over the row; only the part of the order that decides is sorted.
 TokenId sample(std::span<const float> logits, const SamplingParams& params, Position position,
                SamplingScratch& scratch);
 
