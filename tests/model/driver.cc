@@ -140,4 +140,20 @@ std::vector<Generated> Driver::generate(std::span<const Sequence> sequences) {
   return out;
 }
 
+kernels::SlotSnapshot run_prompt(model::Model& model, std::span<const TokenId> ids, int drafts) {
+  const int page_tokens = model.limits().kv.page_tokens;
+  std::vector<PageId> pages;
+  for (int p = 0; p * page_tokens < static_cast<int>(ids.size()); ++p) pages.push_back(p);
+  model.set_slot(0, {.temperature = 0.0F});
+  kernels::StepPlan plan;
+  plan.spans.resize(1);
+  plan.spans[0].prompt = ids;
+  plan.spans[0].keep = kernels::Keep::kLast;
+  plan.spans[0].next_drafts = drafts;
+  plan.spans[0].pages = {pages, pages};
+  const auto result = model.step(plan);
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return model.backend().read_slot(0);
+}
+
 }  // namespace tandem::testing

@@ -63,4 +63,8 @@ class Driver {
   kernels::StepPlan plan_;
 };
 
+/// Runs a prompt in slot 0 as one chunk whose last row is sampled greedily, and drafts: the slot
+/// then holds the token, its hidden row, the drafts and the drafter's last row.
+kernels::SlotSnapshot run_prompt(model::Model& model, std::span<const TokenId> ids, int drafts);
+
 }  // namespace tandem::testing

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <cmath>
 #include <fstream>
@@ -134,30 +135,42 @@ TEST_P(DemoGolden, PerplexityOfALongText) {
   std::cout << "mean NLL " << nll << ", " << nll - expected << " from the reference\n";
 }
 
-// Per draft position over all prompts, as the reference counts it: up to the end token.
+// Per draft position over all prompts, in rounds along the recorded text up to its end token. The
+// text of a free run leaves the recorded one at the first near-tie, and a hundred rounds on another
+// text have another acceptance, whatever the arithmetic.
 TEST_P(DemoGolden, AcceptanceOfTheDrafter) {
-  constexpr int kDrafts = 4;
+  constexpr std::size_t kDrafts = 4;
   const auto model = load_pair();
   ASSERT_NE(model, nullptr);
-  std::vector<testing::Sequence> batch;
-  for (const json::value& value : demo_.at("prompts").as_array()) {
-    const json::object& entry = value.as_object();
-    const auto tokens = entry.at("mtp").at("dense").at("tokens").to_number<int>();
-    batch.push_back(sequence_of(entry, tokens, kDrafts));
-  }
   std::array<int, kDrafts> drafted = {};
   std::array<int, kDrafts> accepted = {};
-  for (const testing::Generated& out : testing::Driver(*model).generate(batch)) {
-    for (std::size_t i = 0; i < kDrafts; ++i) {
-      drafted[i] += out.drafted[i];
-      accepted[i] += out.accepted[i];
+  for (const json::value& value : demo_.at("prompts").as_array()) {
+    const json::object& entry = value.as_object();
+    auto text = ids_of(entry.at("ids"));
+    const auto greedy = ids_of(entry.at("greedy"));
+    const auto num_tokens = entry.at("mtp").at("dense").at("tokens").to_number<std::size_t>();
+    for (std::size_t begin = 0; begin + 1 < num_tokens;) {
+      const auto slot = testing::run_prompt(*model, text, kDrafts);
+      std::size_t same = 0;
+      if (slot.token == greedy[begin]) {
+        const std::size_t count = std::min(kDrafts, num_tokens - begin - 1);
+        while (same < count && slot.drafts[same] == greedy[begin + 1 + same]) ++same;
+        for (std::size_t i = 0; i < count; ++i) {
+          ++drafted[i];
+          accepted[i] += i < same ? 1 : 0;
+        }
+      }
+      const auto next = greedy.begin() + static_cast<std::ptrdiff_t>(begin);
+      begin += same + 1;
+      text.insert(text.end(), next, greedy.begin() + static_cast<std::ptrdiff_t>(begin));
     }
   }
   const json::value& expected = demo_.at("mtp_total").at("dense").at("rate_per_position");
   for (std::size_t i = 0; i < kDrafts; ++i) {
     const double rate = static_cast<double>(accepted[i]) / drafted[i];
     EXPECT_NEAR(rate, expected.at(i).to_number<double>(), testing::kAcceptanceTolerance);
-    std::cout << "draft " << i + 1 << ": " << accepted[i] << " of " << drafted[i] << " accepted\n";
+    std::cout << "draft " << i + 1 << ": " << accepted[i] << " of " << drafted[i] << " accepted, "
+              << expected.at(i).to_number<double>() << " expected\n";
   }
 }
 
