@@ -9,7 +9,7 @@ if(TANDEM_WERROR)
 endif()
 
 # The bits of a float result are part of the contract: no contraction, no fast math anywhere.
-add_compile_options(-ffp-contract=off)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(TANDEM_SANITIZE)
   add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)

@@ -74,6 +74,8 @@ class HostStep {
   std::span<float> draft_hidden(int r);  ///< [E], read by draft_input, overwritten by draft_head
   void set_draft(int i, int r, TokenId token);
 
+  /// What accept() found; valid until take_result().
+  const StepResult& result() const { return result_; }
   StepResult take_result() { return std::move(result_); }
 
  private:

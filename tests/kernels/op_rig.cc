@@ -11,6 +11,7 @@
 #include "tandem/core/half.h"
 #include "tandem/formats/dequantize.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
+#include "tandem/kernels/cuda/cuda_backend.h"
 #include "tandem/kernels/reference/reference_backend.h"
 
 namespace tandem::test {
@@ -120,6 +121,10 @@ const std::vector<BackendFactory>& backend_factories() {
       list.push_back({"cpu_" + options.isa + "_" + std::to_string(options.threads), [options] {
                         return kernels::make_cpu_backend(options);
                       }});
+    }
+    // Built with the preset `cuda` and run on a machine with a GPU; elsewhere the object does not open.
+    if (kernels::open_cuda_backend({}).ok()) {
+      list.push_back({"cuda", [] { return kernels::open_cuda_backend({}); }});
     }
     return list;
   }();

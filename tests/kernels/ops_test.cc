@@ -398,7 +398,9 @@ TEST_P(OpsAgainstReference, Agree) {
     worst = std::max(worst, std::isfinite(error) ? std::sqrt(error / size) : HUGE_VAL);
   }
   RecordProperty("worst", std::to_string(worst));
-  EXPECT_LE(worst, tolerance(c.op, c.dtype));
+  // The inputs of products and the weights that have no packed form are fp16 on CUDA: 2^-11 each.
+  const double floor = factory.name == "cuda" ? 1e-3 : 0.0;
+  EXPECT_LE(worst, std::max(floor, tolerance(c.op, c.dtype)));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OpsAgainstReference,
