@@ -48,10 +48,15 @@ core::Result<std::unique_ptr<EngineCore>> EngineCore::create(model::StepRunner& 
                                                              const EngineOptions& options,
                                                              Clock clock) {
   const model::StepRunner::Limits& limits = runner.limits();
-  TANDEM_CHECK(limits.kv.page_tokens > 0 && limits.kv.page_bytes[0] > 0 &&
-                   limits.kv.page_bytes[1] > 0 && limits.window > 0 && limits.max_sequences > 0 &&
-                   limits.max_rows > 0 && limits.max_kept_rows > 0,
-               "a runner has slots, rows, a window and pages of both kinds");
+  TANDEM_CHECK(limits.kv.page_tokens > 0 && limits.max_sequences > 0 && limits.max_rows > 0 &&
+                   limits.max_kept_rows > 0,
+               "a runner has slots, rows and pages");
+  if (limits.window < 1 || limits.kv.page_bytes[0] == 0 || limits.kv.page_bytes[1] == 0) {
+    return core::failed_precondition(fmt::format(
+        "the model keeps {} and {} bytes of sliding and full KV per page with a window of {}; "
+        "serving needs layers of both kinds and a window",
+        limits.kv.page_bytes[0], limits.kv.page_bytes[1], limits.window));
+  }
   if (options.draft_length < -1 || options.draft_length > kMaxDraft) {
     return core::invalid_argument(fmt::format("the draft length is {}; give auto or 0 to {}",
                                               options.draft_length, kMaxDraft));
@@ -131,6 +136,10 @@ void EngineCore::finish_all(FinishReason reason, const core::Status& error) {
 }
 
 void EngineCore::step() {
+  if (!failure_.ok()) {  // requests that were on their way when the device failed
+    finish_all(FinishReason::kError, failure_);
+    return;
+  }
   PlannedStep& step = scheduler_.plan();
   TANDEM_CHECK(!step.sequences.empty(), "the oldest sequence can always run");
   for (const Sequence* s : step.admitted) {
@@ -144,9 +153,10 @@ void EngineCore::step() {
   stats_.busy_seconds += seconds;
   if (!result.ok()) {
     stats_.healthy = false;
+    failure_ = result.status();
     core::log_error(
-        fmt::format("a step failed, no more requests are served: {}", result.status().message()));
-    finish_all(FinishReason::kError, result.status());
+        fmt::format("a step failed, no more requests are served: {}", failure_.message()));
+    finish_all(FinishReason::kError, failure_);
     return;
   }
   observe_cost(step, seconds);

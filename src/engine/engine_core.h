@@ -105,6 +105,7 @@ class EngineCore {
   std::vector<PendingEvent> events_;
   std::vector<const AcceptanceHistory*> adaptive_;  // scratch of choose_drafts
   EngineStats stats_;
+  core::Status failure_;  // of the device; nothing runs after it
   bool has_warned_ = false;
 };
 
