@@ -23,6 +23,8 @@ using kernels::StepPlan;
 
 // Rows whose logits score() holds at once: bounds its memory at any vocabulary.
 constexpr int kScoreRows = 16;
+// Rows of a step far beyond any use.
+constexpr int kMaxRows = 1 << 16;
 
 bool samples(const Span& span) {
   return span.is_decode() || span.keep == kernels::Keep::kLast;
@@ -72,8 +74,8 @@ core::Result<kernels::Geometry> make_geometry(const LoadOptions& options,
       options.max_context < 1) {
     return core::invalid_argument(fmt::format(
         "cannot run {} sequences in steps of {} rows with a context of {} tokens; each must be at "
-        "least 1, and a step needs a row for every sequence",
-        options.max_sequences, options.max_rows, options.max_context));
+        "least 1, and a step has a row for every sequence and at most {}",
+        options.max_sequences, options.max_rows, options.max_context, kMaxRows));
   }
   kernels::Geometry geometry;
   geometry.max_sequences = options.max_sequences;
@@ -116,6 +118,8 @@ class GgufModel final : public Model {
   /// Begins a step and runs the target; h of the kept rows.
   Rows run_target(const StepPlan& plan);
   core::Status check_score(std::span<const TokenId> tokens, int first_row) const;
+  /// Appends the logits of every row of h to `out`.
+  core::Status read_logits(Rows h, std::vector<float>& out);
 
   // Destroyed last to first: weights before the backend that packed them, both before the files
   // that tables may stay in.
@@ -192,20 +196,32 @@ core::Status GgufModel::check_score(std::span<const TokenId> tokens, int first_r
   return {};
 }
 
-core::Result<std::vector<float>> GgufModel::score(std::span<const TokenId> tokens, int chunk,
-                                                  int first_row) {
-  TANDEM_TRY(check_score(tokens, first_row));
-  const int n = static_cast<int>(tokens.size());
-  const auto vocab = static_cast<std::size_t>(pair_.target.vocab);
-  chunk = std::clamp(chunk, 1, limits_.max_kept_rows);
+core::Status GgufModel::read_logits(Rows h, std::vector<float>& out) {
+  const std::size_t vocab = static_cast<std::size_t>(pair_.target.vocab);
   if (score_logits_.data == nullptr) {
     TANDEM_ASSIGN(score_logits_,
                   backend_->allocate_rows(kScoreRows, pair_.target.vocab, kernels::RowSet::kStep));
   }
+  for (int r = 0; r < h.rows; r += kScoreRows) {
+    const int rows = std::min(kScoreRows, h.rows - r);
+    const Rows part = {h.data + static_cast<std::ptrdiff_t>(r) * h.cols, rows, h.cols, h.set};
+    const Rows logits = score_logits_.prefix(rows);
+    backend_->logits(target_->weights().head, part, logits);
+    const std::size_t begin = out.size();
+    out.resize(begin + static_cast<std::size_t>(rows) * vocab);
+    backend_->read(logits, std::span(out).subspan(begin));
+  }
+  return {};
+}
+
+core::Result<std::vector<float>> GgufModel::score(std::span<const TokenId> tokens, int chunk,
+                                                  int first_row) {
+  TANDEM_TRY(check_score(tokens, first_row));
+  const int n = static_cast<int>(tokens.size());
+  chunk = std::clamp(chunk, 1, limits_.max_kept_rows);
   std::vector<PageId> pages(static_cast<std::size_t>(core::ceil_div(n, limits_.kv.page_tokens)));
   std::iota(pages.begin(), pages.end(), 0);
-  std::vector<float> out(static_cast<std::size_t>(n - first_row) * vocab);
-  std::span<float> rest = out;
+  std::vector<float> out;
   backend_->set_slot(0, {});
   StepPlan plan;
   plan.spans.resize(1);
@@ -219,14 +235,7 @@ core::Result<std::vector<float>> GgufModel::score(std::span<const TokenId> token
     span.keep = kept ? kernels::Keep::kAll : kernels::Keep::kNone;
     span.pages = {pages, pages};
     const Rows h = run_target(plan);
-    for (int r = 0; r < h.rows; r += kScoreRows) {
-      const int rows = std::min(kScoreRows, h.rows - r);
-      const Rows part = {h.data + static_cast<std::ptrdiff_t>(r) * h.cols, rows, h.cols, h.set};
-      backend_->logits(target_->weights().head, part, score_logits_.prefix(rows));
-      const std::size_t count = static_cast<std::size_t>(rows) * vocab;
-      backend_->read(score_logits_.prefix(rows), rest.first(count));
-      rest = rest.subspan(count);
-    }
+    TANDEM_TRY(read_logits(h, out));
     backend_->verify(target_->weights().head, h);
     if (auto result = backend_->end_step(); !result.ok()) return result.status();
   }

@@ -132,7 +132,7 @@ TEST_P(TinyGolden, LogitsOfEveryPrompt) {
       if (testing::argmax(logits) == expected[row]) continue;
       ++ties;
       widest_tie = std::max(widest_tie, gaps[row]);
-      EXPECT_LE(gaps[row], c.tolerance.token_gap) << "row " << row;
+      EXPECT_LE(gaps[row], c.tolerance.prompt_gap) << "row " << row;
     }
   });
   std::cout << "largest logit difference " << worst_.max << ", RMS " << worst_.rms << "; " << ties

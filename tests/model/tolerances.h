@@ -5,20 +5,28 @@
 namespace tandem::testing {
 
 /// How far a backend may be from the f32 reference implementation on the tiny models;
-/// tests/data/goldens/README.md.
+/// tests/data/goldens/README.md. Differences are bounded by their largest value (0: not bounded)
+/// and their RMS over a row; tokens are equal where the two largest logits are further apart than
+/// a gap.
 struct Tolerance {
-  float logit_max = 0;   ///< largest difference of a logit, 0: not bounded
-  float logit_rms = 0;   ///< RMS of the difference over a row
-  float hidden_max = 0;  ///< largest difference of a hidden state, 0: not bounded
-  float hidden_rms = 0;  ///< RMS of the difference over a hidden state
-  float token_gap = 0;   ///< tokens are equal where the two largest logits are further apart
+  float logit_max = 0;
+  float logit_rms = 0;
+  float hidden_max = 0;
+  float hidden_rms = 0;
+  float token_gap = 0;   ///< of generated and drafted tokens
+  float prompt_gap = 0;  ///< of the likeliest token after each row of a prompt
 };
 
 /// `rounds_activations`: the file has quantized weights, which cpu multiplies with int8 codes.
+///
+/// Prompts have rows of random tokens, some of which are far more sensitive than generated ones:
+/// cpu differs in 129 of 4,870 rows, at gaps up to 0.241 (tiny-e2-Q8_0, row 126 of p150, whose
+/// logits are 0.14 RMS off) and 0.121, all others below 0.1. Generated tokens differ at gaps up to
+/// 0.065.
 inline Tolerance tiny_tolerance(std::string_view backend, bool rounds_activations) {
-  if (backend == "reference") return {1e-4F, 1e-4F, 1e-4F, 1e-4F, 1e-3F};
-  if (!rounds_activations) return {0, 0.05F, 0, 0.05F, 0.02F};  // f16 KV
-  return {0, 0.2F, 0, 0.2F, 0.1F};
+  if (backend == "reference") return {1e-4F, 1e-4F, 1e-4F, 1e-4F, 1e-3F, 1e-3F};
+  if (!rounds_activations) return {0, 0.05F, 0, 0.05F, 0.02F, 0.02F};  // f16 KV
+  return {0, 0.2F, 0, 0.2F, 0.1F, 0.3F};
 }
 
 /// The demo pair, Q4_K_M.
