@@ -52,7 +52,8 @@ class ExchangeResponder final : public Responder {
     exchange_->start_stream(status, headers);
   }
   bool write(std::string_view chunk) override { return exchange_->write(chunk); }
-  void finish() override { exchange_->finish(); }
+  using Responder::finish;
+  bool finish(std::string_view last_chunk) override { return exchange_->finish(last_chunk); }
   void on_disconnect(std::function<void()> callback) override {
     exchange_->on_disconnect(std::move(callback));
   }
@@ -99,6 +100,7 @@ struct Connection::Incoming {
 Connection::Connection(Socket socket, ServerContext& context)
     : context_(context), socket_(std::move(socket)) {
   context_.connections.insert(this);
+  context_.num_connections = context_.connections.size();
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -106,6 +108,7 @@ Connection::Connection(Socket socket, ServerContext& context)
 
 Connection::~Connection() {
   context_.connections.erase(this);
+  context_.num_connections = context_.connections.size();
 }
 
 void Connection::start() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -25,9 +26,10 @@ struct ServerContext {
   HttpServerOptions options;
   HttpHandler handler;
   HttpServer::ErrorBody error_body;
-  std::shared_ptr<Hub> hub;                     ///< thread: any
-  std::unordered_set<Connection*> connections;  ///< each removes itself when it ends
-  std::size_t receiving_bytes = 0;              ///< request bodies being received
+  std::shared_ptr<Hub> hub;                      ///< thread: any
+  std::unordered_set<Connection*> connections;   ///< each removes itself when it ends
+  std::atomic<std::size_t> num_connections = 0;  ///< thread: any
+  std::size_t receiving_bytes = 0;               ///< request bodies being received
 };
 
 /// One client connection: a coroutine that reads a request, hands it out, watches for the client's

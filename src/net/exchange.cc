@@ -166,39 +166,50 @@ void Exchange::start_stream(int status, const Headers& headers) {
   tell(news);
 }
 
+bool Exchange::append_chunk(std::string_view chunk) {
+  if (chunk.empty() || traits_.is_head) return true;
+  const std::size_t waiting = queued_.size() + sending_bytes_;
+  if (waiting > traits_.max_outbox_bytes || chunk.size() > traits_.max_outbox_bytes - waiting) {
+    state_ = State::kAborted;
+    return false;
+  }
+  if (is_chunked_) {
+    append_number(queued_, chunk.size(), 16);
+    queued_.append("\r\n").append(chunk).append("\r\n");
+  } else {
+    queued_.append(chunk);
+  }
+  return true;
+}
+
 bool Exchange::write(std::string_view chunk) {
   bool news = false;
   bool is_accepted = true;
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming || is_gone_) return false;
-    if (chunk.empty() || traits_.is_head) return true;
-    const std::size_t waiting = queued_.size() + sending_bytes_;
-    if (waiting > traits_.max_outbox_bytes || chunk.size() > traits_.max_outbox_bytes - waiting) {
-      state_ = State::kAborted;
-      is_accepted = false;
-    } else if (is_chunked_) {
-      append_number(queued_, chunk.size(), 16);
-      queued_.append("\r\n").append(chunk).append("\r\n");
-    } else {
-      queued_.append(chunk);
-    }
+    is_accepted = append_chunk(chunk);
     news = mark_news();
   }
   tell(news);
   return is_accepted;
 }
 
-void Exchange::finish() {
+bool Exchange::finish(std::string_view last_chunk) {
   bool news = false;
+  bool is_accepted = true;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::kStreaming || is_gone_) return;
-    if (is_chunked_) queued_.append("0\r\n\r\n");
-    state_ = State::kFinished;
+    if (state_ != State::kStreaming || is_gone_) return false;
+    is_accepted = append_chunk(last_chunk);
+    if (is_accepted) {
+      if (is_chunked_) queued_.append("0\r\n\r\n");
+      state_ = State::kFinished;
+    }
     news = mark_news();
   }
   tell(news);
+  return is_accepted;
 }
 
 void Exchange::on_disconnect(std::function<void()> callback) {

@@ -54,7 +54,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void respond(int status, const Headers& headers, std::string_view body);
   void start_stream(int status, const Headers& headers);
   bool write(std::string_view chunk);
-  void finish();
+  bool finish(std::string_view last_chunk);
   void on_disconnect(std::function<void()> callback);
   /// The responder was destroyed; `error_body` makes the body of the 500 if nothing was sent.
   void abandon(const std::function<std::string()>& error_body);
@@ -81,6 +81,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
  private:
   enum class State { kOpen, kStreaming, kFinished, kAborted };
 
+  bool append_chunk(std::string_view chunk);  // false, and aborted, over the limit
   void append_head(int status, const Headers& headers, const std::size_t* content_length);
   bool mark_news();          // with mutex_ held: true if the hub has to be told
   void tell(bool has_news);  // without

@@ -1,7 +1,6 @@
 #include "tandem/net/http_server.h"
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -86,7 +85,7 @@ class HttpServerImpl final : public HttpServer {
   }
 
   std::uint16_t port() const override { return port_; }
-  std::size_t open_connections() const override { return open_connections_; }
+  std::size_t open_connections() const override { return context_.num_connections; }
   void stop_accepting() override {
     context_.hub->set_draining();
     asio::post(io_, [this] { close_listener(); });
@@ -122,7 +121,6 @@ class HttpServerImpl final : public HttpServer {
   void sweep_deadlines() {
     const auto now = Clock::now();
     for (Connection* connection : context_.connections) connection->check_deadline(now);
-    open_connections_ = context_.connections.size();
     sweep_.expires_after(sweep_interval(context_.options));
     sweep_.async_wait([this](const error_code& cancelled) {
       if (!cancelled && !is_shut_down_) sweep_deadlines();
@@ -162,7 +160,6 @@ class HttpServerImpl final : public HttpServer {
   ServerContext context_;
   bool is_shut_down_ = false;
   std::uint16_t port_ = 0;
-  std::atomic<std::size_t> open_connections_ = 0;
   std::thread thread_;
 };
 

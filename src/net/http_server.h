@@ -45,7 +45,10 @@ class Responder {
   /// Queues a chunk. False when the client has gone or its unsent data exceeded the outbox limit
   /// (the connection is then closed): the caller should stop producing.
   virtual bool write(std::string_view chunk) = 0;
-  virtual void finish() = 0;
+  /// Queues a last chunk together with the end of the stream, so that a client that leaves at the
+  /// last chunk has seen the end. False as for write().
+  virtual bool finish(std::string_view last_chunk) = 0;
+  void finish() { finish({}); }
 
   /// Calls `callback` once, on the I/O thread, if the client goes away before the answer is
   /// complete, and soon if it has already gone. A client that closes its sending side counts as

@@ -145,8 +145,11 @@ void Generation::stream(const engine::Event& event) {
     AnswerWriter::append_done(text_);
   }
   // False when the client has gone or reads too slowly: on_client_gone() follows.
-  if (!text_.empty()) reply_->write(text_);
-  if (event.finish) reply_->finish();
+  if (event.finish) {
+    reply_->finish(text_);
+  } else if (!text_.empty()) {
+    reply_->write(text_);
+  }
 }
 
 void Generation::collect(const engine::Event& event) {

@@ -37,7 +37,7 @@ class Reply {
 
   void start_stream();
   bool write(std::string_view bytes) { return responder_->write(bytes); }
-  void finish() { responder_->finish(); }
+  bool finish(std::string_view last_bytes) { return responder_->finish(last_bytes); }
 
   void on_disconnect(std::function<void()> callback) {
     responder_->on_disconnect(std::move(callback));

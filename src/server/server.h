@@ -39,7 +39,13 @@ struct ServedModel {
 
 /// The OpenAI-compatible HTTP API over an engine. Endpoints: POST /v1/chat/completions,
 /// POST /v1/completions, GET /v1/models, /v1/models/{id}, /health, /ready, /metrics.
-/// Threads: one for I/O and a small pool for prompts, both owned. Methods: from one thread.
+/// A request names `model_name` or no model; other names get 404, so that nobody believes to talk
+/// to another model. What OpenAI's API has and this server has not is refused by name, never
+/// ignored; members unknown to both are ignored. Beyond OpenAI's: top_k, min_p, ignore_eos,
+/// draft_length. Status codes: 400 what is wrong with a request, 404 and 405 paths and methods, 413
+/// and 431 size, 429 the engine's queue is full, 503 loading, draining, failed or too many requests
+/// to read (429 and 503 with Retry-After), 500 a failure of ours. Threads: one for I/O and a small
+/// pool for prompts, both owned. Methods: from one thread.
 class Server {
  public:
   /// Listens at once; until attach() everything but /metrics answers 503 and /health says

@@ -134,11 +134,12 @@ TEST_F(HttpServerTest, StreamsInChunks) {
   const auto responder = parked();
   EXPECT_TRUE(responder->write("one"));
   EXPECT_TRUE(responder->write("a longer chunk"));
-  responder->finish();
+  EXPECT_TRUE(responder->finish("end"));
   EXPECT_FALSE(responder->write("after the end"));
+  EXPECT_FALSE(responder->finish("again"));
   const std::string answer = client.receive_all();
   EXPECT_THAT(answer, HasSubstr("Transfer-Encoding: chunked\r\n"));
-  EXPECT_THAT(answer, EndsWith("\r\n\r\n3\r\none\r\ne\r\na longer chunk\r\n0\r\n\r\n"));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\n3\r\none\r\ne\r\na longer chunk\r\n3\r\nend\r\n0\r\n\r\n"));
   EXPECT_EQ(num_disconnects_, 0);
 }
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json/parse.hpp>
+#include <random>
+
 namespace tandem::server {
 namespace {
 
@@ -304,6 +307,45 @@ TEST(CompletionRequest, ReadsEveryFormOfPrompt) {
   EXPECT_THAT(std::get<1>(prompt_of(R"({"prompt":[2,5,7]})")), ElementsAre(2, 5, 7));
   EXPECT_THAT(std::get<1>(prompt_of(R"({"prompt":[2]})")), ElementsAre(2));
   EXPECT_THAT(std::get<1>(prompt_of(R"({"prompt":[[2,5]]})")), ElementsAre(2, 5));
+}
+
+TEST(RequestBodies, AnyDamageIsAnsweredInOneWellFormedError) {
+  const std::string bodies[] = {
+      chat_body(R"("temperature":0.5,"stop":["a","b"],"stream":true,"seed":12345678901,)"
+                R"("stream_options":{"include_usage":true},"logit_bias":{},"max_tokens":7)"),
+      R"({"prompt":[1,2,3],"top_k":5,"min_p":0.1,"stop":"\u00e9\ud83d\ude00","draft_length":2})",
+      R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":)"
+      R"({"name":"f","arguments":"{\"a\":[1,{}]}"}}]},{"role":"tool","tool_call_id":"1",)"
+      R"("content":[{"type":"text","text":"x"}]}]})"};
+  std::mt19937 random(11);
+  for (int round = 0; round < 30'000; ++round) {
+    std::string body = bodies[random() % 3];
+    for (unsigned i = 0; i < 1 + random() % 3; ++i) {
+      const std::size_t at = random() % body.size();
+      switch (random() % 4) {
+        case 0:
+          body[at] = static_cast<char>(random());
+          break;
+        case 1:
+          body.erase(at, 1 + random() % 8);
+          break;
+        case 2:
+          body.insert(at, 1, "{}[]\",:0e-\\tn"[random() % 13]);
+          break;
+        default:
+          body.resize(at);
+          break;
+      }
+      if (body.empty()) break;
+    }
+    for (const ApiError& error : {chat_error(body), completion_error(body)}) {
+      if (error.http_status == 0) continue;
+      ASSERT_EQ(error.http_status, 400) << body;
+      boost::system::error_code failure;
+      boost::json::parse(to_json(error), failure);
+      ASSERT_FALSE(failure) << to_json(error);
+    }
+  }
 }
 
 TEST(ApiErrorJson, HasOpenAisForm) {

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Drives the built server with OpenAI's own Python client.
+
+Usage: openai_client_test.py TANDEM MODEL [DRAFT]
+Exit code 77 says that the test was skipped, with the reason on standard output.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+SKIPPED = 77
+
+try:
+    import openai
+except ImportError:
+    print("skipped: the Python package 'openai' is not installed (pip install openai)")
+    sys.exit(SKIPPED)
+
+MESSAGES = [{"role": "user", "content": "Tell me about the sea."}]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """The server process; ready once constructed."""
+
+    def __init__(self, tandem, model, draft):
+        port = free_port()
+        command = [tandem, "serve", "--model", model, "--port", str(port), "--context", "2048"]
+        if draft:
+            command += ["--draft", draft]
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(command)
+        deadline = time.monotonic() + 60
+        while self.health() != 200:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                raise RuntimeError("the server did not become ready")
+            time.sleep(0.05)
+
+    def health(self):
+        try:
+            return urllib.request.urlopen(self.url + "/health", timeout=5).status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def metric(self, name):
+        text = urllib.request.urlopen(self.url + "/metrics", timeout=5).read().decode()
+        for line in text.splitlines():
+            if line.startswith(name + "{") or line.startswith(name + " "):
+                return float(line.split()[-1])
+        raise KeyError(name)
+
+
+class OpenAiClientTest(unittest.TestCase):
+    server = None
+
+    def setUp(self):
+        self.client = openai.OpenAI(
+            base_url=self.server.url + "/v1", api_key="none", max_retries=0, timeout=60
+        )
+        self.model = self.client.models.list().data[0].id
+
+    def chat(self, **members):
+        members = {"model": self.model, "messages": MESSAGES, "max_tokens": 24} | members
+        return self.client.chat.completions.create(**members)
+
+    def test_models(self):
+        self.assertEqual(self.client.models.retrieve(self.model).id, self.model)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("no/such-model")
+
+    def test_chat_streamed_and_whole_agree(self):
+        whole = self.chat(temperature=0)
+        self.assertEqual(whole.object, "chat.completion")
+        self.assertTrue(whole.id.startswith("chatcmpl-"))
+        self.assertEqual(whole.choices[0].message.role, "assistant")
+        self.assertIn(whole.choices[0].finish_reason, ("stop", "length"))
+        chunks = list(self.chat(temperature=0, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual(chunks[-1].choices, [])
+        self.assertEqual(len({chunk.id for chunk in chunks}), 1)
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        self.assertEqual(text, whole.choices[0].message.content)
+        finishes = [c.choices[0].finish_reason for c in chunks if c.choices]
+        self.assertEqual([f for f in finishes if f], [whole.choices[0].finish_reason])
+        for usage in (whole.usage, chunks[-1].usage):
+            self.assertEqual(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens)
+            self.assertLessEqual(usage.completion_tokens, 24)
+            details = usage.completion_tokens_details
+            self.assertEqual(
+                details.drafted_tokens,
+                details.accepted_prediction_tokens + details.rejected_prediction_tokens,
+            )
+        self.assertEqual(whole.usage.completion_tokens, chunks[-1].usage.completion_tokens)
+
+    def test_text_completions(self):
+        whole = self.client.completions.create(
+            model=self.model, prompt="Once upon a time", max_tokens=16, temperature=0
+        )
+        self.assertEqual(whole.object, "text_completion")
+        parts = self.client.completions.create(
+            model=self.model, prompt="Once upon a time", max_tokens=16, temperature=0, stream=True
+        )
+        self.assertEqual("".join(part.choices[0].text for part in parts), whole.choices[0].text)
+
+    def test_a_seed_repeats_a_sample(self):
+        texts = {self.chat(temperature=1, seed=7).choices[0].message.content for _ in range(3)}
+        self.assertEqual(len(texts), 1)
+
+    def test_drafts_change_nothing(self):
+        texts = {
+            self.chat(temperature=0, extra_body={"draft_length": k}).choices[0].message.content
+            for k in (0, 1, 4)
+        }
+        self.assertEqual(len(texts), 1)
+
+    def test_max_tokens_and_ignore_eos(self):
+        answer = self.chat(max_completion_tokens=9, extra_body={"ignore_eos": True})
+        self.assertEqual(answer.usage.completion_tokens, 9)
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+
+    def test_stop(self):
+        plain = self.chat(temperature=0).choices[0].message.content
+        stop = plain[len(plain) // 2 : len(plain) // 2 + 3]
+        cut = self.chat(temperature=0, stop=[stop]).choices[0]
+        self.assertEqual(cut.message.content, plain[: plain.index(stop)])
+        self.assertEqual(cut.finish_reason, "stop")
+
+    def test_errors(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(temperature=9)
+        self.assertEqual(caught.exception.body["param"], "temperature")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+        self.assertEqual(caught.exception.body["param"], "tools")
+        with self.assertRaises(openai.NotFoundError):
+            self.chat(model="gpt-5")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(messages=[{"role": "user", "content": "word " * 4000}])
+        self.assertEqual(caught.exception.body["code"], "context_length_exceeded")
+
+    def test_a_client_that_leaves_frees_its_slot(self):
+        before = self.server.metric("tandem:requests_cancelled_total")
+        stream = self.chat(stream=True, max_tokens=1900, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        deadline = time.monotonic() + 10
+        while self.server.metric("tandem:requests_cancelled_total") == before:
+            self.assertLess(time.monotonic(), deadline, "the request was not cancelled")
+            time.sleep(0.02)
+        self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
+
+    def test_zz_sigterm_drains(self):
+        stream = self.chat(stream=True, max_tokens=40, extra_body={"ignore_eos": True})
+        first = next(stream)
+        self.server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        rest = list(stream)
+        self.assertEqual(first.id, rest[-1].id)
+        self.assertEqual(rest[-1].choices[0].finish_reason, "length")
+        self.assertEqual(self.server.process.wait(timeout=60), 0)
+
+
+def main():
+    if len(sys.argv) < 3:
+        print(__doc__)
+        return 2
+    OpenAiClientTest.server = Server(*sys.argv[1:3], sys.argv[3] if len(sys.argv) > 3 else None)
+    try:
+        program = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2)
+        return 0 if program.result.wasSuccessful() else 1
+    finally:
+        OpenAiClientTest.server.process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
