@@ -126,6 +126,13 @@ void EngineCore::cancel(std::uint64_t id) {
   finish(*it->second, std::move(event));
 }
 
+bool EngineCore::preempt(std::uint64_t id) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end() || it->second->sequence.state == SequenceState::kWaiting) return false;
+  scheduler_.preempt(it->second->sequence);
+  return true;
+}
+
 void EngineCore::finish_all(FinishReason reason, const core::Status& error) {
   while (!jobs_.empty()) {
     Event event;

@@ -44,6 +44,9 @@ class EngineCore {
   /// Queues a request that check_request() found good.
   void add(Request request, EventSink sink);
   void cancel(std::uint64_t id);
+  /// Preempts a running request as if memory had run out: its output stays the same. For tests;
+  /// true if it was running.
+  bool preempt(std::uint64_t id);
   /// Ends all requests with `reason`.
   void finish_all(FinishReason reason, const core::Status& error);
 

@@ -24,6 +24,12 @@ void Scheduler::remove(Sequence& sequence) {
   }
 }
 
+void Scheduler::preempt(Sequence& sequence) {
+  leave_slot(sequence);
+  waiting_.insert(std::ranges::upper_bound(waiting_, sequence.age, {}, &Sequence::age), &sequence);
+  ++preemptions_;
+}
+
 void Scheduler::leave_slot(Sequence& sequence) {
   std::erase(running_, &sequence);
   kv_->release(sequence);
@@ -53,26 +59,35 @@ PlannedStep& Scheduler::plan() {
 }
 
 void Scheduler::plan_decodes() {
-  // Drafts take only what is left when every running sequence has its row, and new prompts a
-  // share: a prompt must never wait for drafts.
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Sequence& s = *running_[i];
+    if (s.state != SequenceState::kDecode) continue;
+    while (!kv_->reserve(s, s.computed + 1) && preempt_youngest(s) != &s) {
+    }
+    if (s.state != SequenceState::kDecode) break;  // it was the youngest: nobody follows
+    assign(s, 1);
+  }
+  add_drafts();
+}
+
+void Scheduler::add_drafts() {
+  // Drafts take only rows and pages that are left when every running sequence has its own, and
+  // leave new prompts a share: nobody ever waits for drafts.
   const auto newcomers = static_cast<int>(std::min(waiting_.size(), free_slots_.size()));
   const int rows_for_new = newcomers > 0 ? options_.max_rows / 4 : 0;
   int draft_rows = std::min(options_.max_rows - rows_for_new, options_.max_kept_rows - newcomers) -
                    num_running();
-  for (std::size_t i = 0; i < running_.size(); ++i) {
-    Sequence& s = *running_[i];
-    if (s.state != SequenceState::kDecode) continue;
-    int drafts = std::max(0, std::min({s.held_drafts, s.useful_drafts(), draft_rows}));
-    while (!kv_->reserve(s, s.computed + 1 + drafts)) {
-      if (drafts > 0) {
-        drafts = 0;
-      } else if (preempt_youngest(s) == &s) {
-        break;
-      }
+  for (Assignment& assignment : assignments_) {
+    Sequence& s = *assignment.sequence;
+    int drafts = std::min({s.held_drafts, s.useful_drafts(), draft_rows});
+    if (drafts <= 0) continue;
+    if (!kv_->reserve(s, s.computed + 1 + drafts)) {
+      drafts = std::min(drafts, kv_->reserved_end(s) - s.computed - 1);
     }
-    if (s.state != SequenceState::kDecode) break;  // it was the youngest: nobody follows
+    assignment.rows += drafts;
     draft_rows -= drafts;
-    assign(s, 1 + drafts);
+    rows_left_ -= drafts;
+    kept_left_ -= drafts;
   }
 }
 
@@ -145,9 +160,7 @@ Sequence* Scheduler::preempt_youngest(const Sequence& for_whom) {
                                    [this](const Sequence* s) { return !is_assigned(*s); });
   if (victim == running_.rend() || (*victim)->age < for_whom.age) return nullptr;
   Sequence& s = **victim;
-  leave_slot(s);
-  waiting_.push_front(&s);
-  ++preemptions_;
+  preempt(s);
   has_preempted_ = true;
   return &s;
 }

@@ -43,6 +43,8 @@ class Scheduler {
   void add(Sequence& sequence);
   /// Forgets a sequence in whatever state; slot and pages are given back.
   void remove(Sequence& sequence);
+  /// Takes slot and pages from a running sequence, which waits again in its place by age.
+  void preempt(Sequence& sequence);
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   int num_running() const { return static_cast<int>(running_.size()); }
@@ -58,6 +60,7 @@ class Scheduler {
   };
 
   void plan_decodes();
+  void add_drafts();
   void plan_prompts();
   void admit();
   /// Rows of the next prompt chunk that rows and pages allow; 0: none.

@@ -357,6 +357,9 @@ void run_random_traffic(unsigned seed) {
       if (!harness.received(id).finish.has_value()) cancelled.insert(id);
       harness.core().cancel(id);
     }
+    if (!requests.empty() && pick(0, 20) == 0) {
+      harness.core().preempt(requests[random() % requests.size()].id);
+    }
     if (harness.core().has_work()) harness.step();
     if (::testing::Test::HasFatalFailure()) return;
   }
