@@ -154,7 +154,7 @@ void measure(const Shape& shape, const RowKernels& kernels) {
     const double start = thread_us();
     setup.run(kernels);
     us.push_back((thread_us() - start) / shape.streams);
-    if (i >= 8 && thread_us() - begin > 0.5e6) break;
+    if (i >= 4 && thread_us() - begin > 0.1e6) break;
   }
   std::sort(us.begin(), us.end());
   const double median = us[us.size() / 2];

@@ -35,7 +35,8 @@ core::Status HostKv::configure(const Geometry& geometry, int page_tokens,
           " KiB; raise --kv-memory");
     }
     layout_.max_pages[kind] = static_cast<int>(num_pages);
-    TANDEM_ASSIGN(arenas_[kind], core::Arena::reserve(num_pages * page_bytes, false));
+    // Attention reads the whole cache in every step: with small pages it waits for translations.
+    TANDEM_ASSIGN(arenas_[kind], core::Arena::reserve(num_pages * page_bytes, /*huge_pages=*/true));
   }
   return {};
 }

@@ -150,9 +150,7 @@ void AttentionOp::finish_kv_head(int r, int kv_head, const float* cosines, const
   k_.store_value(v, size, c_.kv.values<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
   k_.rms_norm(k, k_norm_, size, c_.eps(), k);
   rotate(k, cosines, sines);
-  std::uint16_t* tile =
-      c_.kv.keys<std::uint16_t>(spec_.kv_layer, page, kv_head) + token / 16 * size * 16;
-  k_.store_key(k, size, tile, token % 16);
+  k_.store_key(k, size, c_.kv.keys<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
 }
 
 void AttentionOp::rotate(float* head, const float* cosines, const float* sines) const {

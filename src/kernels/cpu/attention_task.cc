@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
-#include <utility>
 
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
@@ -28,7 +26,7 @@ int tile_vectors(int left, int max_vectors) {
 struct AttentionRunner::BlockPages {
   const std::uint16_t* keys[kPagesPerBlock];
   const std::uint16_t* values[kPagesPerBlock];
-  const std::uint16_t* next_keys[kPagesPerBlock];
+  const std::uint16_t* next_keys = nullptr;  // the page read after the block
 };
 
 /// The state of a task's vectors and the scores of one tile.
@@ -36,21 +34,23 @@ struct AttentionRunner::Scratch {
   Scratch(const core::Arena& arena, int head_size) {
     queries = arena.as<float>();
     out = queries + kTaskVectors * head_size;
-    scores = out + kTaskVectors * head_size;
+    block_out = out + kTaskVectors * head_size;
+    scores = block_out + kMaxTileVectors * head_size;
     max = scores + kMaxTileVectors * kBlockTokens;
     sum = max + kTaskVectors;
   }
 
-  float* queries;  // per tile of V vectors: [D][V]
-  float* out;      // [kTaskVectors][D]
-  float* scores;   // [kMaxTileVectors][kBlockTokens]
-  float* max;      // [kTaskVectors]
-  float* sum;      // [kTaskVectors]
+  float* queries;    // per tile of V vectors: [D][V]
+  float* out;        // [kTaskVectors][D]
+  float* block_out;  // [kMaxTileVectors][D]
+  float* scores;     // [kMaxTileVectors][kBlockTokens]
+  float* max;        // [kTaskVectors]
+  float* sum;        // [kTaskVectors]
 };
 
 std::size_t AttentionRunner::scratch_bytes(int head_size) {
-  const int floats =
-      2 * kTaskVectors * head_size + kMaxTileVectors * kBlockTokens + 2 * kTaskVectors;
+  const int floats = (2 * kTaskVectors + kMaxTileVectors) * head_size +
+                     kMaxTileVectors * kBlockTokens + 2 * kTaskVectors;
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -115,24 +115,30 @@ AttentionRunner::PageRange AttentionRunner::visible_pages(const AttentionTask& t
   return {begin / kPageTokens, core::ceil_div(std::max(end, 0), kPageTokens)};
 }
 
+PageId AttentionRunner::page_of(const AttentionTask& task, int block, int page) const {
+  const auto index = static_cast<std::size_t>(block * kPagesPerBlock + page);
+  const PageId id = step_.pages(task.run.span, in_.spec.kind)[index];
+  TANDEM_CHECK(id != kNoPage, "a visible key has no KV page");
+  return id;
+}
+
 AttentionRunner::BlockPages AttentionRunner::find_pages(const AttentionTask& task, int block,
                                                         const AttentionTask* next_task,
                                                         int next_block) const {
   BlockPages pages;
-  const auto keys = [&](const AttentionTask& t, int b, int p) {
-    const PageId page =
-        step_.pages(t.run.span, in_.spec.kind)[static_cast<std::size_t>(b * kPagesPerBlock + p)];
-    TANDEM_CHECK(page != kNoPage, "a visible key has no KV page");
-    return std::pair(kv_.keys<std::uint16_t>(in_.spec.kv_layer, page, t.kv_head),
-                     kv_.values<std::uint16_t>(in_.spec.kv_layer, page, t.kv_head));
-  };
-  const PageRange here = visible_pages(task, block);
-  const PageRange next = next_task != nullptr ? visible_pages(*next_task, next_block) : PageRange{};
-  for (int p = here.begin; p < here.end; ++p) {
-    std::tie(pages.keys[p], pages.values[p]) = keys(task, block, p);
-    const int next_page = next.begin + p - here.begin;
-    pages.next_keys[p] =
-        next_page < next.end ? keys(*next_task, next_block, next_page).first : pages.values[p];
+  const int layer = in_.spec.kv_layer;
+  const PageRange range = visible_pages(task, block);
+  for (int p = range.begin; p < range.end; ++p) {
+    const PageId page = page_of(task, block, p);
+    pages.keys[p] = kv_.keys<std::uint16_t>(layer, page, task.kv_head);
+    pages.values[p] = kv_.values<std::uint16_t>(layer, page, task.kv_head);
+    pages.next_keys = pages.keys[p];
+  }
+  if (next_task == nullptr) return pages;
+  const PageRange next = visible_pages(*next_task, next_block);
+  if (next.begin < next.end) {
+    const PageId page = page_of(*next_task, next_block, next.begin);
+    pages.next_keys = kv_.keys<std::uint16_t>(layer, page, next_task->kv_head);
   }
   return pages;
 }
@@ -144,6 +150,7 @@ void AttentionRunner::attend_block(const AttentionTask& task, int block, const B
   b.keys = pages.keys;
   b.values = pages.values;
   b.next_keys = pages.next_keys;
+  b.block_out = s.block_out;
   b.scores = s.scores;
   std::int32_t key_begin[kMaxTileVectors];
   std::int32_t key_end[kMaxTileVectors];

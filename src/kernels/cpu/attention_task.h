@@ -48,6 +48,7 @@ class AttentionRunner {
   const RowInfo& row_of(const AttentionTask& task, int vector) const;
   void load_queries(const AttentionTask& task, const Scratch& s) const;
   PageRange visible_pages(const AttentionTask& task, int block) const;
+  PageId page_of(const AttentionTask& task, int block, int page) const;
   BlockPages find_pages(const AttentionTask& task, int block, const AttentionTask* next_task,
                         int next_block) const;
   void attend_block(const AttentionTask& task, int block, const BlockPages& pages,

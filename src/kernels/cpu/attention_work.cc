@@ -43,6 +43,8 @@ void AttentionWork::plan(const Shape& shape, std::span<const RowInfo> rows,
       }
     }
   }
+  if (is_reversed_) std::reverse(tasks_.begin(), tasks_.end());
+  is_reversed_ = !is_reversed_;
   constexpr std::size_t kTasksPerMember = 3;
   const auto enough = kTasksPerMember * static_cast<std::size_t>(shape.members);
   if (shape.members > 1 && tasks_.size() < enough) split();

@@ -28,9 +28,10 @@ struct AttentionTask {
   int partial = -1;  ///< first row of its partial results; -1: writes the final result itself
 };
 
-/// Cuts an attention call into tasks. With few sequences every key block becomes a task of its own
-/// whose partial result is merged afterwards, in ascending order, so that the split changes no
-/// bits. Memory is kept from call to call.
+/// Cuts an attention call into tasks, in an order that turns round from call to call: what the
+/// caches kept from the end of one call is read at the start of the next. With few sequences every
+/// key block becomes a task of its own whose partial result is merged afterwards, in ascending
+/// order, so that the split changes no bits. Memory is kept from call to call.
 class AttentionWork {
  public:
   core::Status configure(int max_head_size);
@@ -60,6 +61,7 @@ class AttentionWork {
   core::Arena partials_;
   int partial_cols_ = 0;
   int max_partials_ = 0;
+  bool is_reversed_ = false;
 };
 
 /// First key that a row of the layer sees.

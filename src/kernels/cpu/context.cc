@@ -8,7 +8,7 @@ namespace {
 
 core::Result<core::Arena> reserve_floats(int rows, int cols) {
   const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
-  return core::Arena::reserve(count * sizeof(float), /*huge_pages=*/false);
+  return core::Arena::reserve(count * sizeof(float), /*huge_pages=*/true);
 }
 
 }  // namespace

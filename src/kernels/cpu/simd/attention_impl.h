@@ -44,7 +44,7 @@ struct AttentionOf {
 
   template <int V>
   static void attend_many(const AttentionBlock& b) {
-    if constexpr (V <= L::kMaxVectors) attend<V, 2>(b);
+    if constexpr (V <= L::kMaxVectors) attend<V, 1>(b);
   }
 
   /// What merging a block does to a vector's running state.
@@ -54,57 +54,62 @@ struct AttentionOf {
     bool first[L::kMaxVectors];
   };
 
-  template <int V, int C>
+  /// V vectors over P pages at a time: with few vectors one page has too few sums to keep the
+  /// multipliers busy.
+  template <int V, int P>
   static void attend(const AttentionBlock& b) {
-    int tile = b.first_page * kTilesPerPage;
-    const int end_tile = b.end_page * kTilesPerPage;
-    for (; tile + C <= end_tile; tile += C) score_tiles<V, C>(b, tile);
-    if constexpr (C > kTilesPerPage) {
-      for (; tile < end_tile; tile += kTilesPerPage) score_tiles<V, kTilesPerPage>(b, tile);
-    }
-
+    int page = b.first_page;
+    for (; page + P <= b.end_page; page += P) score_pages<V, P>(b, page);
+    for (; page < b.end_page; ++page) score_pages<V, 1>(b, page);
     Merge merge;
     for (int i = 0; i < V; ++i) softmax(b, i, merge);
-
-    int column = 0;
-    const int columns = b.head_size / 16;
-    for (; column + C <= columns; column += C) sum_values<V, C>(b, column, merge);
-    for (; column < columns; ++column) sum_values<V, 1>(b, column, merge);
+    sum_values<V, V <= 2 ? 4 : 2>(b);
+    for (int i = 0; i < V; ++i) merge_vector(b, i, merge);
   }
 
-  /// Tile t of the pages [2][D][16]; pages past the end stand for the last one.
-  static const std::uint16_t* tile_of(const std::uint16_t* const* pages, const AttentionBlock& b,
-                                      int t) {
-    const int page = t / kTilesPerPage < b.end_page ? t / kTilesPerPage : b.end_page - 1;
-    return pages[page] + static_cast<std::int64_t>(t % kTilesPerPage) * b.head_size * 16;
+  // The cache is read in the order in which it lies in memory, but hardware does not see where a
+  // page goes on: each line is fetched kAhead lines early, across the ends of pages, first all keys
+  // of the block, then all values, then the keys of what comes next.
+  static constexpr int kAhead = 2;  // in chunks of 16 lines, a column tile of values
+
+  /// The page read after `page` of the keys: P pages of keys are read at once.
+  template <int P>
+  static const std::uint16_t* after_keys(const AttentionBlock& b, int page) {
+    if (page + P < b.end_page) return b.keys[page + P];
+    const int value = b.first_page + page + P - b.end_page;
+    return b.values[value < b.end_page ? value : b.first_page];
   }
 
-  /// Scores of C tiles. Meanwhile their values and the keys of the tiles after them are fetched
-  /// into L2, line for line; sum_values does the same for the keys of the block after this one. So
-  /// the cache is read at an even rate, and in an order that hardware does not foresee.
-  template <int V, int C>
-  static void score_tiles(const AttentionBlock& b, int tile) {
-    const std::uint16_t* keys[C];
-    const std::uint16_t* next[C];
-    const std::uint16_t* values[C];
-    for (int c = 0; c < C; ++c) {
-      keys[c] = tile_of(b.keys, b, tile + c);
-      next[c] = tile_of(b.keys, b, tile + C + c);
-      values[c] = tile_of(b.values, b, tile + c);
-    }
+  /// Line `chunk` + kAhead of a page of `chunks` chunks, or of the page after it.
+  static const std::uint16_t* ahead(const std::uint16_t* page, const std::uint16_t* next, int chunk,
+                                    int chunks) {
+    chunk += kAhead;
+    return chunk < chunks ? page + chunk * kChunk : next + (chunk - chunks) * kChunk;
+  }
+  static constexpr int kChunk = 16 * kPageTokens;
+
+  template <int V, int P>
+  static void score_pages(const AttentionBlock& b, int page) {
+    constexpr int C = P * kTilesPerPage;
     F32 acc[V][C];
     for (int i = 0; i < V; ++i) {
       for (int c = 0; c < C; ++c) acc[i][c] = L::set1(0.0F);
     }
+    const int chunks = b.head_size / 16;
     const float* q = b.queries;
-    for (int d = 0; d < b.head_size; d += 2) {
-      for (int c = 0; c < C; ++c) {
-        __builtin_prefetch(next[c] + d * 16, 0, 2);
-        __builtin_prefetch(values[c] + d * 16, 0, 2);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const std::uint16_t* keys[P];
+      const std::uint16_t* fetch[P];
+      for (int p = 0; p < P; ++p) {
+        keys[p] = b.keys[page + p] + chunk * kChunk;
+        fetch[p] = ahead(b.keys[page + p], after_keys<P>(b, page + p), chunk, chunks);
       }
-      for (int step = 0; step < 2; ++step, q += V) {
+      for (int d = 0; d < 16; ++d, q += V) {
         F32 k[C];
-        for (int c = 0; c < C; ++c) k[c] = L::load_f16(keys[c] + (d + step) * 16);
+        for (int p = 0; p < P; ++p) __builtin_prefetch(fetch[p] + d * kPageTokens);
+        for (int c = 0; c < C; ++c) {
+          k[c] = L::load_f16(keys[c / kTilesPerPage] + d * kPageTokens + c % kTilesPerPage * 16);
+        }
         for (int i = 0; i < V; ++i) {
           const F32 qi = L::set1(q[i]);
           for (int c = 0; c < C; ++c) acc[i][c] = L::fma(qi, k[c], acc[i][c]);
@@ -113,7 +118,7 @@ struct AttentionOf {
     }
     for (int i = 0; i < V; ++i) {
       for (int c = 0; c < C; ++c) {
-        L::store(b.scores + i * kBlockTokens + (tile + c) * 16, acc[i][c]);
+        L::store(b.scores + i * kBlockTokens + page * kPageTokens + c * 16, acc[i][c]);
       }
     }
   }
@@ -185,32 +190,54 @@ struct AttentionOf {
     L::store(out, block);
   }
 
+  /// block_out = sum of p * value over the block.
   template <int V, int C>
-  static void sum_values(const AttentionBlock& b, int column, const Merge& merge) {
+  static void sum_values(const AttentionBlock& b) {
+    const int columns = b.head_size / 16;
+    for (int page = b.first_page; page < b.end_page; ++page) {
+      int column = 0;
+      for (; column + C <= columns; column += C) sum_page<V, C>(b, page, column);
+      for (; column < columns; ++column) sum_page<V, 1>(b, page, column);
+    }
+  }
+
+  template <int V, int C>
+  static void sum_page(const AttentionBlock& b, int page, int column) {
+    float* out = b.block_out + column * 16;
     F32 acc[V][C];
     for (int i = 0; i < V; ++i) {
-      for (int c = 0; c < C; ++c) acc[i][c] = L::set1(0.0F);
+      for (int c = 0; c < C; ++c) {
+        const float* start = out + static_cast<std::int64_t>(i) * b.head_size + c * 16;
+        acc[i][c] = page == b.first_page ? L::set1(0.0F) : L::load(start);
+      }
     }
-    for (int page = b.first_page; page < b.end_page; ++page) {
-      const std::uint16_t* values = b.values[page] + column * kPageTokens * 16;
-      const std::uint16_t* next = b.next_keys[page] + column * kPageTokens * 16;
-      const float* p = b.scores + page * kPageTokens;
-      for (int j = 0; j < kPageTokens; ++j) {
-        for (int c = 0; c < C; c += 2) __builtin_prefetch(next + (j * C + c) * 16, 0, 2);
-        F32 v[C];
-        for (int c = 0; c < C; ++c) v[c] = L::load_f16(values + (c * kPageTokens + j) * 16);
-        for (int i = 0; i < V; ++i) {
-          const F32 pi = L::set1(p[i * kBlockTokens + j]);
-          for (int c = 0; c < C; ++c) acc[i][c] = L::fma(pi, v[c], acc[i][c]);
-        }
+    const std::uint16_t* values = b.values[page] + column * kChunk;
+    const std::uint16_t* next = page + 1 < b.end_page ? b.values[page + 1] : b.next_keys;
+    const bool ends = column + C >= b.head_size / 16;
+    const std::uint16_t* fetch = ends ? next : values + C * kChunk;
+    const float* p = b.scores + page * kPageTokens;
+    for (int j = 0; j < kPageTokens; ++j) {
+      F32 v[C];
+      for (int c = 0; c < C; c += 2) __builtin_prefetch(fetch + (j * C + c * 2) * 16);
+      for (int c = 0; c < C; ++c) v[c] = L::load_f16(values + (c * kPageTokens + j) * 16);
+      for (int i = 0; i < V; ++i) {
+        const F32 pi = L::set1(p[i * kBlockTokens + j]);
+        for (int c = 0; c < C; ++c) acc[i][c] = L::fma(pi, v[c], acc[i][c]);
       }
     }
     for (int i = 0; i < V; ++i) {
-      if (merge.take[i] == 0.0F && !merge.first[i] && merge.keep[i] == 1.0F) continue;
-      float* out = b.out + static_cast<std::int64_t>(i) * b.head_size + column * 16;
-      const Factors f{merge.first[i], merge.keep[i], merge.take[i]};
-      for (int c = 0; c < C; ++c) merge_values(acc[i][c], f, out + c * 16);
+      for (int c = 0; c < C; ++c) {
+        L::store(out + static_cast<std::int64_t>(i) * b.head_size + c * 16, acc[i][c]);
+      }
     }
+  }
+
+  static void merge_vector(const AttentionBlock& b, int i, const Merge& merge) {
+    if (b.key_begin[i] >= b.key_end[i]) return;
+    const Factors f{merge.first[i], merge.keep[i], merge.take[i]};
+    const float* block = b.block_out + i * b.head_size;
+    float* out = b.out + i * b.head_size;
+    for (int d = 0; d < b.head_size; d += 16) merge_values(L::load(block + d), f, out + d);
   }
 };
 

@@ -17,17 +17,17 @@ struct AttentionBlock {
   int head_size = 0;               ///< D, a multiple of 16
   int num_vectors = 0;             ///< 1, 2, 4, 8 or 12, at most RowKernels::max_vectors
   const float* queries = nullptr;  ///< [D][num_vectors]
-  const std::uint16_t* const* keys = nullptr;    ///< per page of the block: f16 [2][D][16 keys]
+  const std::uint16_t* const* keys = nullptr;    ///< per page of the block: f16 [D][32 keys]
   const std::uint16_t* const* values = nullptr;  ///< per page: f16 [D / 16][32 keys][16]
-  /// Per page of the block: keys to fetch into the cache meanwhile; any readable page.
-  const std::uint16_t* const* next_keys = nullptr;
-  int first_page = 0;  ///< pages [first_page, end_page) hold all visible keys
+  const std::uint16_t* next_keys = nullptr;  ///< page read after this block, to be fetched early
+  int first_page = 0;                        ///< pages [first_page, end_page) hold all visible keys
   int end_page = 0;
   const std::int32_t* key_begin = nullptr;  ///< [num_vectors] visible keys of the block,
   const std::int32_t* key_end = nullptr;    ///< counted from its first position
   float* max = nullptr;                     ///< [num_vectors] -inf before the first block
   float* sum = nullptr;                     ///< [num_vectors]
   float* out = nullptr;                     ///< [num_vectors][D] sum of exp(score - max) * value
+  float* block_out = nullptr;               ///< scratch [num_vectors][D]
   float* scores = nullptr;                  ///< scratch [num_vectors][kBlockTokens]
 };
 
@@ -59,8 +59,8 @@ struct RowKernels {
   RowMax (*argmax)(const float* x, int n);
   /// True when no value is infinite or NaN.
   bool (*all_finite)(const float* x, int n);
-  /// Writes a key [n] into lane `lane` of its tile f16 [n][16], rounding to nearest even.
-  void (*store_key)(const float* x, int n, std::uint16_t* tile, int lane);
+  /// Writes a key [n] into column `token` of its page f16 [n][32], rounding to nearest even.
+  void (*store_key)(const float* x, int n, std::uint16_t* page, int token);
   /// Writes a value [n] into row `token` of its page f16 [n / 16][32][16].
   void (*store_value)(const float* x, int n, std::uint16_t* page, int token);
   void (*attend_block)(const AttentionBlock& block);

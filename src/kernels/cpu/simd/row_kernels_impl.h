@@ -165,11 +165,11 @@ struct RowKernelsOf {
     return L::sum(sum) == 0.0F;
   }
 
-  static void store_key(const float* x, int n, std::uint16_t* tile, int lane) {
+  static void store_key(const float* x, int n, std::uint16_t* page, int token) {
     for (int i = 0; i < n; i += 16) {
       alignas(32) std::uint16_t half[16];
       L::store_f16(half, L::load(x + i));
-      for (int j = 0; j < 16; ++j) tile[(i + j) * 16 + lane] = half[j];
+      for (int j = 0; j < 16; ++j) page[(i + j) * kPageTokens + token] = half[j];
     }
   }
 

@@ -1,0 +1,267 @@
+// Where the time of a decode step goes, by backend operation:
+//   step_bench MODEL [DRAFTER] [--sequences 32] [--keys 400] [--drafts 0] [--steps 40]
+//              [--threads N] [--isa NAME]
+// Times are CPU times of the calling thread, which waits by spinning: with --threads 1 they hold on
+// a busy machine, too. Every sequence first gets a prompt of `keys` tokens; then each step decodes
+// one token a sequence or, with --drafts, verifies and makes that many drafts. Prints medians over
+// the steps.
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tandem/core/cpu_features.h"
+#include "tandem/kernels/cpu/cpu_backend.h"
+#include "tandem/model/model.h"
+
+namespace tandem {
+namespace {
+
+using kernels::Rows;
+
+/// CPU time of this thread in microseconds.
+double thread_us() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
+}
+
+/// Passes every call on and adds up the time of each operation of a step.
+class TimedBackend final : public kernels::Backend {
+ public:
+  explicit TimedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+
+  /// Microseconds by operation since the last call.
+  std::map<std::string_view, double> take_times() { return std::exchange(times_, {}); }
+
+  std::string describe() const override { return inner_->describe(); }
+  core::Status configure(const kernels::Geometry& g) override { return inner_->configure(g); }
+  kernels::KvLayout kv_layout() const override { return inner_->kv_layout(); }
+  core::Result<std::unique_ptr<kernels::Weight>> pack(const core::TensorView& view,
+                                                      kernels::WeightRole role,
+                                                      std::string_view name) override {
+    return inner_->pack(view, role, name);
+  }
+  core::Result<Rows> allocate_rows(int max_rows, int cols, kernels::RowSet set) override {
+    return inner_->allocate_rows(max_rows, cols, set);
+  }
+  void read(const Rows& rows, std::span<float> host) override { inner_->read(rows, host); }
+  void write(const Rows& rows, std::span<const float> host) override { inner_->write(rows, host); }
+  void set_slot(int slot, const kernels::SamplingParams& sampling) override {
+    inner_->set_slot(slot, sampling);
+  }
+  kernels::SlotSnapshot read_slot(int slot) override { return inner_->read_slot(slot); }
+
+  StepShape begin_step(const kernels::StepPlan& plan) override {
+    return timed("begin_step", [&] { return inner_->begin_step(plan); });
+  }
+  void embed(const kernels::Weight& table, float scale, Rows x) override {
+    timed("embed", [&] { inner_->embed(table, scale, x); });
+  }
+  void ple_inputs(const kernels::PleInputWeights& w, Rows x, Rows ple) override {
+    timed("ple_inputs", [&] { inner_->ple_inputs(w, x, ple); });
+  }
+  void attention(const kernels::AttentionWeights& w, const kernels::AttentionSpec& spec,
+                 Rows x) override {
+    const bool is_draft = x.set == kernels::RowSet::kDraft;
+    const bool is_full = spec.kind == kernels::AttentionKind::kFull;
+    timed(is_draft ? "draft attention" : (is_full ? "attention, full" : "attention, sliding"),
+          [&] { inner_->attention(w, spec, x); });
+  }
+  void ffn(const kernels::FfnWeights& w, float scale, Rows x) override {
+    timed(x.set == kernels::RowSet::kDraft ? "draft ffn" : "ffn",
+          [&] { inner_->ffn(w, scale, x); });
+  }
+  void ple(const kernels::PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) override {
+    timed("ple", [&] { inner_->ple(w, ple, layer, scale, x); });
+  }
+  void final_norm(const kernels::Head& head, Rows x, Rows h) override {
+    timed("final_norm", [&] { inner_->final_norm(head, x, h); });
+  }
+  void logits(const kernels::Head& head, Rows h, Rows out) override {
+    timed("logits", [&] { inner_->logits(head, h, out); });
+  }
+  void verify(const kernels::Head& head, Rows h) override {
+    timed("verify", [&] { inner_->verify(head, h); });
+  }
+  void draft_input(const kernels::DraftWeights& w, int i, Rows x) override {
+    timed("draft_input", [&] { inner_->draft_input(w, i, x); });
+  }
+  void draft_head(const kernels::DraftWeights& w, int i, Rows x) override {
+    timed("draft_head", [&] { inner_->draft_head(w, i, x); });
+  }
+  core::Result<kernels::StepResult> end_step() override {
+    return timed("end_step", [&] { return inner_->end_step(); });
+  }
+
+ private:
+  template <typename F>
+  std::invoke_result_t<F> timed(std::string_view name, F f) {
+    struct Timer {
+      double& us;
+      double start = thread_us();
+      ~Timer() { us += thread_us() - start; }
+    } timer{times_[name]};
+    return f();
+  }
+
+  std::unique_ptr<Backend> inner_;
+  std::map<std::string_view, double> times_;
+};
+
+struct Options {
+  std::vector<std::string> paths;
+  int sequences = 32;
+  int keys = 400;
+  int drafts = 0;
+  int steps = 40;
+  kernels::CpuOptions cpu;
+};
+
+core::Result<Options> parse(int argc, char** argv) {
+  Options o;
+  const std::map<std::string_view, int*> numbers = {{"--sequences", &o.sequences},
+                                                    {"--keys", &o.keys},
+                                                    {"--drafts", &o.drafts},
+                                                    {"--steps", &o.steps},
+                                                    {"--threads", &o.cpu.threads}};
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (!arg.starts_with("--")) {
+      o.paths.emplace_back(arg);
+      continue;
+    }
+    const std::string_view value = i + 1 < argc ? argv[++i] : "";
+    const auto number = numbers.find(arg);
+    if (arg == "--isa") {
+      o.cpu.isa = value;
+    } else if (number == numbers.end() ||
+               std::from_chars(value.begin(), value.end(), *number->second).ec != std::errc()) {
+      return core::invalid_argument(fmt::format("{} {}: no such option or value", arg, value));
+    }
+  }
+  if (o.paths.empty()) return core::invalid_argument("the path of a model is missing");
+  return o;
+}
+
+/// Drives the model with a fixed set of sequences that all grow step by step.
+class Bench {
+ public:
+  Bench(const Options& options, model::Model& model) : o_(options), model_(model) {
+    const kernels::KvLayout& kv = model.limits().kv;
+    const int positions = o_.keys + (o_.steps + 1) * (1 + o_.drafts);
+    const int pages = (positions + kv.page_tokens - 1) / kv.page_tokens;
+    tables_.resize(static_cast<std::size_t>(o_.sequences));
+    PageId next = 0;
+    for (auto& table : tables_) {
+      for (int i = 0; i < pages; ++i) table.push_back(next++);
+    }
+  }
+
+  core::Status prefill() {
+    std::vector<TokenId> prompt(static_cast<std::size_t>(o_.keys));
+    for (int s = 0; s < o_.sequences; ++s) {
+      for (std::size_t i = 0; i < prompt.size(); ++i) {
+        prompt[i] = static_cast<TokenId>((i * 37 + static_cast<std::size_t>(s) * 101) % 4000 + 200);
+      }
+      model_.set_slot(s, {.temperature = 0.0F});
+      const int chunk = model_.limits().max_rows;
+      for (int first = 0; first < o_.keys; first += chunk) {
+        const int count = std::min(chunk, o_.keys - first);
+        kernels::Span span = span_of(s);
+        span.prompt = std::span<const TokenId>(prompt).subspan(static_cast<std::size_t>(first),
+                                                               static_cast<std::size_t>(count));
+        span.first_position = first;
+        span.keep = first + count == o_.keys ? kernels::Keep::kLast : kernels::Keep::kNone;
+        span.next_drafts = o_.drafts;
+        TANDEM_TRY(model_.step({{span}}).status());
+      }
+    }
+    return {};
+  }
+
+  core::Status decode() {
+    kernels::StepPlan plan;
+    for (int s = 0; s < o_.sequences; ++s) {
+      kernels::Span span = span_of(s);
+      span.num_drafts = o_.drafts;
+      span.next_drafts = o_.drafts;
+      plan.spans.push_back(span);
+    }
+    return model_.step(plan).status();
+  }
+
+ private:
+  kernels::Span span_of(int slot) const {
+    kernels::Span span;
+    span.slot = slot;
+    for (auto& pages : span.pages) pages = tables_[static_cast<std::size_t>(slot)];
+    return span;
+  }
+
+  const Options& o_;
+  model::Model& model_;
+  std::vector<std::vector<PageId>> tables_;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+core::Status run(const Options& o) {
+  TANDEM_ASSIGN(std::unique_ptr<kernels::Backend> cpu, kernels::make_cpu_backend(o.cpu));
+  auto timed = std::make_unique<TimedBackend>(std::move(cpu));
+  TimedBackend& backend = *timed;
+  model::LoadOptions load;
+  load.target_path = o.paths[0];
+  if (o.paths.size() > 1) load.draft_path = o.paths[1];
+  load.max_sequences = o.sequences;
+  load.max_rows = std::max(512, o.sequences * (1 + o.drafts));
+  TANDEM_ASSIGN(std::unique_ptr<model::Model> model, model::Model::load(load, std::move(timed)));
+  Bench bench(o, *model);
+  TANDEM_TRY(bench.prefill());
+  const auto prefill = backend.take_times();
+
+  std::map<std::string_view, std::vector<double>> times;
+  std::vector<double> totals;
+  for (int i = 0; i < o.steps; ++i) {
+    const double start = thread_us();
+    TANDEM_TRY(bench.decode());
+    totals.push_back(thread_us() - start);
+    for (const auto& [name, us] : backend.take_times()) times[name].push_back(us);
+  }
+  const double total = median(totals);
+  fmt::print("{}\n{}\n{} sequences, {} keys, {} drafts: {:.0f} us a step (least {:.0f})\n",
+             core::describe_cpu(), backend.describe(), o.sequences, o.keys, o.drafts, total,
+             *std::min_element(totals.begin(), totals.end()));
+  fmt::print("{:<20} {:>9} {:>9} {:>6}   {:>10}\n", "operation", "us", "least", "share",
+             "prefill us");
+  for (const auto& [name, us] : times) {
+    const auto in_prefill = prefill.find(name);
+    fmt::print("{:<20} {:>9.1f} {:>9.1f} {:>5.1f}%   {:>10.0f}\n", name, median(us),
+               *std::min_element(us.begin(), us.end()), 100 * median(us) / total,
+               in_prefill == prefill.end() ? 0.0 : in_prefill->second);
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  const auto options = tandem::parse(argc, argv);
+  const tandem::core::Status status = options.ok() ? tandem::run(*options) : options.status();
+  if (status.ok()) return 0;
+  fmt::print(stderr, "{}\n", status.message());
+  return 1;
+}
