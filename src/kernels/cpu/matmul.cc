@@ -59,6 +59,7 @@ const auto& candidates() {
   static const std::array list = {
     Candidate{IsaLevel::kScalar, Entry<kScalarKernels>::table(IsaLevel::kScalar)},
 #if defined(__x86_64__)
+    Candidate{IsaLevel::kAvx2, Entry<kAvx2Kernels>::table(IsaLevel::kAvx2)},
     Candidate{IsaLevel::kAvx512, Entry<kAvx512Kernels>::table(IsaLevel::kAvx512)},
 #elif defined(__aarch64__)
     Candidate{IsaLevel::kNeon, Entry<kNeonKernels>::table(IsaLevel::kNeon)},
