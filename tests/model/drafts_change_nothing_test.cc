@@ -61,7 +61,8 @@ class DraftsChangeNothing : public testing::PerBackend {
     model::LoadOptions options;
     options.kv_memory_bytes = std::size_t{256} << 20;
     return testing::load(testing::demo_path(testing::kDemoTarget),
-                         testing::demo_path(testing::kDemoDrafter), backend(), options);
+                         testing::demo_path(testing::kDemoDrafter), backend(/*threads=*/2),
+                         options);
   }
 };
 

@@ -43,7 +43,8 @@ class DemoGolden : public testing::PerBackend {
     options.kv_memory_bytes = std::size_t{256} << 20;
     options.max_sequences = max_sequences;
     return testing::load(testing::demo_path(testing::kDemoTarget),
-                         testing::demo_path(testing::kDemoDrafter), backend(), options);
+                         testing::demo_path(testing::kDemoDrafter), backend(/*threads=*/2),
+                         options);
   }
 
   const json::object demo_ = read_demo();

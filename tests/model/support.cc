@@ -22,10 +22,10 @@ std::string demo_path(std::string_view name) {
   return std::string(TANDEM_SOURCE_DIR) + "/models/demo/" + std::string(name);
 }
 
-std::unique_ptr<kernels::Backend> make_backend(std::string_view name) {
+std::unique_ptr<kernels::Backend> make_backend(std::string_view name, int threads) {
   if (name == "reference") return kernels::make_reference_backend();
   kernels::CpuOptions options;
-  options.threads = 2;
+  options.threads = threads;
   auto backend = kernels::make_cpu_backend(options);
   EXPECT_TRUE(backend.ok()) << backend.status().message();
   return std::move(backend).value();

@@ -21,12 +21,15 @@ inline constexpr std::string_view kDemoTarget = "demo-it-Q4_K_M.gguf";
 inline constexpr std::string_view kDemoDrafter = "mtp-demo-it-Q8_0.gguf";
 
 /// A backend under test, by name: "reference" or "cpu". Cases are parametrized by it alone: the
-/// models come from a directory that may change after the cases were listed.
-std::unique_ptr<kernels::Backend> make_backend(std::string_view name);
+/// models come from a directory that may change after the cases were listed. The number of threads
+/// of cpu changes no bits; on tiny models barriers would be all of the work.
+std::unique_ptr<kernels::Backend> make_backend(std::string_view name, int threads = 1);
 
 class PerBackend : public ::testing::TestWithParam<std::string> {
  protected:
-  std::unique_ptr<kernels::Backend> backend() const { return make_backend(GetParam()); }
+  std::unique_ptr<kernels::Backend> backend(int threads = 1) const {
+    return make_backend(GetParam(), threads);
+  }
 };
 
 /// Instantiates a PerBackend suite under "prefix" for every backend.
