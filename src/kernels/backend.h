@@ -19,16 +19,13 @@ namespace tandem::kernels {
 // G KV heads, D head size, E model width, F ffn width, V vocabulary, P per-layer-embedding width,
 // K draft length, X experts. rms(x) = x / sqrt(mean(x^2) + eps), computed in f32.
 
-/// A weight in the layout its backend likes best; opaque to everybody else. The backend must
-/// outlive it.
+/// A weight in its backend's own layout, opaque to everybody else. The backend must outlive it.
 class Weight {
  public:
   virtual ~Weight() = default;
-  virtual std::int64_t rows()
-      const = 0;  ///< outputs of a linear, entries of a table, 1 of a vector
-  virtual std::int64_t cols()
-      const = 0;  ///< inputs of a linear, width of a table, length of a vector
-  virtual std::size_t bytes() const = 0;  ///< memory that this weight holds beside the mapped file
+  virtual std::int64_t rows() const = 0;  ///< outputs of a linear, entries of a table, 1
+  virtual std::int64_t cols() const = 0;  ///< inputs of a linear, width of a table, length
+  virtual std::size_t bytes() const = 0;  ///< memory held beside the mapped file
 };
 
 /// What a weight is used for; decides its packing.
@@ -52,8 +49,7 @@ struct Rows {
   int cols = 0;
   RowSet set = RowSet::kStep;
 
-  /// The first n rows.
-  Rows prefix(int n) const { return {data, n, cols, set}; }
+  Rows prefix(int n) const { return {data, n, cols, set}; }  ///< the first n rows
 };
 
 /// One KV-owning layer of the target, in layer order. Its index is the "kv layer".
@@ -63,7 +59,7 @@ struct KvLayerSpec {
   int head_size = 0;  // D
 };
 
-/// Everything a backend must know before the first weight is packed.
+/// What a backend must know before the first weight is packed.
 struct Geometry {
   int max_sequences = 1;  ///< slots
   int max_rows = 1;       ///< T of the largest step
@@ -169,8 +165,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  /// For example "cpu (avx512-vnni, 2 threads)"; for logs.
-  virtual std::string describe() const = 0;
+  virtual std::string describe() const = 0;  ///< "cpu (avx512, 2 threads)", for logs
 
   /// Reserves slots, workspace and KV address space. Fails with kResourceExhausted or, for a shape
   /// that the backend cannot run, kUnimplemented. Called once.
@@ -188,12 +183,10 @@ class Backend {
   virtual void read(const Rows& rows, std::span<float> host) = 0;
   virtual void write(const Rows& rows, std::span<const float> host) = 0;
 
-  /// Starts a sequence in a slot.
-  virtual void set_slot(int slot, const SamplingParams& sampling) = 0;
+  virtual void set_slot(int slot, const SamplingParams& sampling) = 0;  ///< starts a sequence
   virtual SlotSnapshot read_slot(int slot) = 0;
 
   // ---- one step --------------------------------------------------------------------------------
-
   struct StepShape {
     int rows = 0;         ///< T
     int kept_rows = 0;    ///< R; rows [0, R) are the kept ones
@@ -239,8 +232,7 @@ class Backend {
   /// at once.
   virtual void verify(const Head& head, Rows h) = 0;
 
-  // ---- drafter, step i of a round: draft_input, layers, draft_head
-  // --------------------------------
+  // ---- drafter, step i of a round: draft_input, layers, draft_head --------------------------
 
   /// x[r] = pre_projection . concat(target_embedding[token] * scale, hidden), token and hidden from
   /// the slot (i = 0) or from draft step i - 1. x: [rows drafting more than i tokens, d].
