@@ -26,6 +26,8 @@ using boost::system::error_code;
 constexpr std::size_t kReadBytes = 16 * 1024;
 /// Bytes of later requests that are read ahead while one is answered.
 constexpr std::size_t kReadAheadBytes = 32 * 1024;
+/// The kernel's share of what a stream has not delivered; left alone it grows to megabytes.
+constexpr int kSendBufferBytes = 256 * 1024;
 /// A refused client may still be sending; closing at once would reset the connection and the
 /// client might never see why.
 constexpr std::chrono::milliseconds kLingerTime{2'000};
@@ -104,6 +106,7 @@ Connection::Connection(Socket socket, ServerContext& context)
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  socket_.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
 }
 
 Connection::~Connection() {
@@ -299,14 +302,14 @@ void Connection::flush(const Exchange& exchange) {
 }
 
 void Connection::flush_exchange() {
-  if (is_writing_ || is_aborted_ || is_answered_) return;
+  if (is_aborted_ || is_answered_) return;
+  if (exchange_->must_abort()) return abort();
+  if (is_writing_) return;
   switch (exchange_->take(sending_)) {
     case Exchange::Next::kNothing:
       return;
     case Exchange::Next::kBytes:
       return write_some();
-    case Exchange::Next::kAbort:
-      return abort();
     case Exchange::Next::kDone:
       is_answered_ = true;
       deadline_ = Clock::time_point::max();

@@ -189,7 +189,7 @@ bool Exchange::write(std::string_view chunk) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming || is_gone_) return false;
     is_accepted = append_chunk(chunk);
-    news = mark_news();
+    news = mark_news() || !is_accepted;  // earlier news may wait for a write that never ends
   }
   tell(news);
   return is_accepted;
@@ -206,7 +206,7 @@ bool Exchange::finish(std::string_view last_chunk) {
       if (is_chunked_) queued_.append("0\r\n\r\n");
       state_ = State::kFinished;
     }
-    news = mark_news();
+    news = mark_news() || !is_accepted;
   }
   tell(news);
   return is_accepted;
@@ -231,7 +231,7 @@ void Exchange::abandon(const std::function<std::string()>& error_body) {
     is_unanswered = state_ == State::kOpen;
     if (state_ == State::kStreaming) {
       state_ = State::kAborted;
-      news = mark_news();
+      news = true;
     }
   }
   tell(news);
@@ -243,11 +243,15 @@ Exchange::Next Exchange::take(std::string& out) {
   has_news_ = false;
   sending_bytes_ = 0;
   if (is_gone_) return Next::kNothing;
-  if (state_ == State::kAborted) return Next::kAbort;
   if (queued_.empty()) return state_ == State::kFinished ? Next::kDone : Next::kNothing;
   out.swap(queued_);
   sending_bytes_ = out.size();
   return Next::kBytes;
+}
+
+bool Exchange::must_abort() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::kAborted;
 }
 
 std::function<void()> Exchange::take_callback() {

@@ -64,10 +64,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     kNothing,  ///< no bytes yet
     kBytes,    ///< `out` holds bytes to send
     kDone,     ///< everything has been taken before this call
-    kAbort,    ///< the connection must be cut
   };
   /// Moves the queued bytes to `out`, which must be empty; what was taken before has been sent.
   Next take(std::string& out);
+  /// The connection must be cut, even while a write is on its way.
+  bool must_abort() const;
   /// The client has gone: responders learn it, the callback is called.
   void disconnect();
   /// Calls the callback if the client had gone before it was set.
