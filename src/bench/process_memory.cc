@@ -1,5 +1,6 @@
 #include "tandem/bench/process_memory.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tandem/formats/gguf_types.h"
+#include "tandem/formats/little_endian.h"
 #include "tandem/formats/printable.h"
 
 namespace tandem::formats {

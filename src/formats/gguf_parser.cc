@@ -10,6 +10,7 @@
 #include "tandem/core/checked_math.h"
 #include "tandem/formats/gguf.h"
 #include "tandem/formats/gguf_types.h"
+#include "tandem/formats/little_endian.h"
 #include "tandem/formats/printable.h"
 
 namespace tandem::formats {

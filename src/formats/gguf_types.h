@@ -1,9 +1,7 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace tandem::formats {
@@ -46,13 +44,5 @@ inline constexpr std::array<GgufTypeTraits, kNumGgufTypes> kGgufTypes = {{
     {"i64", 8},
     {"f64", 8},
 }};
-
-/// A little-endian value at p, which may be misaligned.
-template <typename T>
-T load(const std::byte* p) {
-  T value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
 
 }  // namespace tandem::formats

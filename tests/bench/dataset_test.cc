@@ -50,7 +50,8 @@ TEST_F(Dataset, SkipsConversationsWithoutAHumanTurn) {
   const auto prompts = read(R"([1, "x", null, {}, [], {"conversations": 3},
     {"conversations": []}, {"conversations": [{"from":"gpt","value":"no"}]},
     {"conversations": [{"from":"human","value":" \n"},{"from":"human","value":"second"}]},
-    {"conversations": [{"from":"human"}]}, {"conversations": [5,{"from":"human","value":"yes"}]}])");
+    {"conversations": [{"from":"human"}]},
+    {"conversations": [5,{"from":"human","value":"yes"}]}])");
   ASSERT_TRUE(prompts.ok()) << prompts.status().message();
   EXPECT_THAT(*prompts, ElementsAre("yes"));
 }
