@@ -9,8 +9,6 @@
 namespace tandem::kernels::cpu {
 namespace {
 
-constexpr int kMaxTileVectors = 12;
-
 /// Vectors of the next tile when `left` are left: what RowKernels::attend_block takes, without a
 /// small rest where that can be avoided.
 int tile_vectors(int left, int max_vectors) {

@@ -18,15 +18,15 @@ struct AttentionOf {
   static void attend_block(const AttentionBlock& b) {
     switch (b.num_vectors) {
       case 1:
-        return attend<1, 4>(b);
+        return attend<1>(b);
       case 2:
-        return attend<2, 4>(b);
+        return attend<2>(b);
       case 4:
-        return attend<4, 2>(b);
+        return attend<4>(b);
       case 8:
-        return attend_many<8>(b);
+        return attend<8>(b);
       case 12:
-        return attend_many<12>(b);
+        return attend<12>(b);
       default:
         __builtin_trap();
     }
@@ -42,28 +42,35 @@ struct AttentionOf {
  private:
   static constexpr int kTilesPerPage = kPageTokens / 16;
 
+  /// Columns of 16 lanes that V vectors are multiplied with at a time: as many as leave the sums
+  /// in registers, for with few sums the multipliers wait for each other.
   template <int V>
-  static void attend_many(const AttentionBlock& b) {
-    if constexpr (V <= L::kMaxVectors) attend<V, 1>(b);
+  static constexpr int columns_at_once() {
+    const int fit = L::kSums / V;
+    return fit >= 4 ? 4 : (fit >= 2 ? 2 : 1);
   }
 
   /// What merging a block does to a vector's running state.
   struct Merge {
-    float keep[L::kMaxVectors];  // factor of the old sum; unused for the first block
-    float take[L::kMaxVectors];  // factor of the block's sum; 0: no visible keys
-    bool first[L::kMaxVectors];
+    float keep[kMaxTileVectors];  // factor of the old sum; unused for the first block
+    float take[kMaxTileVectors];  // factor of the block's sum; 0: no visible keys
+    bool first[kMaxTileVectors];
   };
 
-  /// V vectors over P pages at a time: with few vectors one page has too few sums to keep the
-  /// multipliers busy.
-  template <int V, int P>
+  template <int V>
   static void attend(const AttentionBlock& b) {
-    int page = b.first_page;
-    for (; page + P <= b.end_page; page += P) score_pages<V, P>(b, page);
-    for (; page < b.end_page; ++page) score_pages<V, 1>(b, page);
+    constexpr int C = columns_at_once<V>();
+    int tile = b.first_page * kTilesPerPage;
+    const int end = b.end_page * kTilesPerPage;
+    for (; tile + C <= end; tile += C) score_tiles<V, C>(b, tile);
+    if constexpr (C > kTilesPerPage) {
+      for (; tile < end; tile += kTilesPerPage) score_tiles<V, kTilesPerPage>(b, tile);
+    }
     Merge merge;
     for (int i = 0; i < V; ++i) softmax(b, i, merge);
-    sum_values<V, V <= 2 ? 4 : 2>(b);
+    // Four columns of values are four streams: with enough sums two are read faster.
+    constexpr int kColumns = V >= 4 && C > 2 ? 2 : C;
+    sum_values<V, kColumns>(b);
     for (int i = 0; i < V; ++i) merge_vector(b, i, merge);
   }
 
@@ -72,25 +79,29 @@ struct AttentionOf {
   // of the block, then all values, then the keys of what comes next.
   static constexpr int kAhead = 2;  // in chunks of 16 lines, a column tile of values
 
-  /// The page read after `page` of the keys: P pages of keys are read at once.
-  template <int P>
-  static const std::uint16_t* after_keys(const AttentionBlock& b, int page) {
-    if (page + P < b.end_page) return b.keys[page + P];
-    const int value = b.first_page + page + P - b.end_page;
+  /// The page read after `page` of the keys, of which `pages` are read at once.
+  static const std::uint16_t* after_keys(const AttentionBlock& b, int page, int pages) {
+    if (page + pages < b.end_page) return b.keys[page + pages];
+    const int value = b.first_page + page + pages - b.end_page;
     return b.values[value < b.end_page ? value : b.first_page];
   }
 
-  /// Line `chunk` + kAhead of a page of `chunks` chunks, or of the page after it.
+  /// The chunks to fetch while the C chunks from `chunk` on are used: later ones of this page of
+  /// `chunks` chunks or the first ones of the page after it.
+  template <int C>
   static const std::uint16_t* ahead(const std::uint16_t* page, const std::uint16_t* next, int chunk,
                                     int chunks) {
-    chunk += kAhead;
+    chunk += C > kAhead ? C : kAhead;
     return chunk < chunks ? page + chunk * kChunk : next + (chunk - chunks) * kChunk;
   }
   static constexpr int kChunk = 16 * kPageTokens;
 
-  template <int V, int P>
-  static void score_pages(const AttentionBlock& b, int page) {
-    constexpr int C = P * kTilesPerPage;
+  /// Scores of C tiles of 16 keys, two of which make a page.
+  template <int V, int C>
+  static void score_tiles(const AttentionBlock& b, int tile) {
+    constexpr int P = C < kTilesPerPage ? 1 : C / kTilesPerPage;
+    const int page = tile / kTilesPerPage;
+    const int first = C < kTilesPerPage ? tile % kTilesPerPage * 16 : 0;
     F32 acc[V][C];
     for (int i = 0; i < V; ++i) {
       for (int c = 0; c < C; ++c) acc[i][c] = L::set1(0.0F);
@@ -101,8 +112,8 @@ struct AttentionOf {
       const std::uint16_t* keys[P];
       const std::uint16_t* fetch[P];
       for (int p = 0; p < P; ++p) {
-        keys[p] = b.keys[page + p] + chunk * kChunk;
-        fetch[p] = ahead(b.keys[page + p], after_keys<P>(b, page + p), chunk, chunks);
+        keys[p] = b.keys[page + p] + chunk * kChunk + first;
+        fetch[p] = ahead<1>(b.keys[page + p], after_keys(b, page + p, P), chunk, chunks);
       }
       for (int d = 0; d < 16; ++d, q += V) {
         F32 k[C];
@@ -118,7 +129,7 @@ struct AttentionOf {
     }
     for (int i = 0; i < V; ++i) {
       for (int c = 0; c < C; ++c) {
-        L::store(b.scores + i * kBlockTokens + page * kPageTokens + c * 16, acc[i][c]);
+        L::store(b.scores + i * kBlockTokens + (tile + c) * 16, acc[i][c]);
       }
     }
   }
@@ -213,8 +224,7 @@ struct AttentionOf {
     }
     const std::uint16_t* values = b.values[page] + column * kChunk;
     const std::uint16_t* next = page + 1 < b.end_page ? b.values[page + 1] : b.next_keys;
-    const bool ends = column + C >= b.head_size / 16;
-    const std::uint16_t* fetch = ends ? next : values + C * kChunk;
+    const std::uint16_t* fetch = ahead<C>(b.values[page], next, column, b.head_size / 16);
     const float* p = b.scores + page * kPageTokens;
     for (int j = 0; j < kPageTokens; ++j) {
       F32 v[C];

@@ -8,7 +8,7 @@ namespace tandem::kernels::cpu {
 
 /// Sixteen f32 lanes in two AVX2 registers; see lanes_scalar.h for the meaning of each function.
 struct Avx2Lanes {
-  static constexpr int kMaxVectors = 4;
+  static constexpr int kSums = 6;  ///< that attention keeps in registers
   struct F32 {
     __m256 lo, hi;  // lanes 0-7, 8-15
   };

@@ -8,7 +8,7 @@ namespace tandem::kernels::cpu {
 
 /// Sixteen f32 lanes in one AVX-512 register; see lanes_scalar.h for the meaning of each function.
 struct Avx512Lanes {
-  static constexpr int kMaxVectors = 12;  // x 2 accumulators = 24 of 32 registers
+  static constexpr int kSums = 24;  ///< that attention keeps in registers
   using F32 = __m512;
 
   static __mmask16 first(int n) { return static_cast<__mmask16>((1U << n) - 1U); }

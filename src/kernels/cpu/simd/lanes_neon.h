@@ -8,7 +8,7 @@ namespace tandem::kernels::cpu {
 
 /// Sixteen f32 lanes in four NEON registers; see lanes_scalar.h for the meaning of each function.
 struct NeonLanes {
-  static constexpr int kMaxVectors = 4;
+  static constexpr int kSums = 6;  ///< that attention keeps in registers
   struct F32 {
     float32x4_t v[4];
   };

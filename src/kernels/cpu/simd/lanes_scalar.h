@@ -12,7 +12,7 @@ namespace tandem::kernels::cpu {
 /// Comparisons with NaN are false, so max(a, b) returns b and select_less returns its last
 /// argument.
 struct ScalarLanes {
-  static constexpr int kMaxVectors = 4;  ///< query vectors of one attention tile
+  static constexpr int kSums = 8;  ///< that attention keeps in registers
   struct F32 {
     float v[16];
   };

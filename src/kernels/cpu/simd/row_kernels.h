@@ -11,12 +11,15 @@ struct RowMax {
   std::int32_t index = -1;
 };
 
+/// Most query vectors of one AttentionBlock.
+inline constexpr int kMaxTileVectors = 12;
+
 /// Attention of a few query vectors over one block of kBlockTokens keys by absolute position.
 /// The state (max, sum, out) runs over the blocks of a vector in ascending order.
 struct AttentionBlock {
-  int head_size = 0;               ///< D, a multiple of 16
-  int num_vectors = 0;             ///< 1, 2, 4, 8 or 12, at most RowKernels::max_vectors
-  const float* queries = nullptr;  ///< [D][num_vectors]
+  int head_size = 0;                             ///< D, a multiple of 16
+  int num_vectors = 0;                           ///< 1, 2, 4, 8 or 12
+  const float* queries = nullptr;                ///< [D][num_vectors]
   const std::uint16_t* const* keys = nullptr;    ///< per page of the block: f16 [D][32 keys]
   const std::uint16_t* const* values = nullptr;  ///< per page: f16 [D / 16][32 keys][16]
   const std::uint16_t* next_keys = nullptr;  ///< page read after this block, to be fetched early
@@ -35,7 +38,7 @@ struct AttentionBlock {
 /// sixteen virtual lanes, one order of sums. n is any positive count unless said otherwise.
 struct RowKernels {
   std::string_view isa;
-  int max_vectors = 0;  ///< of one AttentionBlock
+  int max_vectors = 0;  ///< of one AttentionBlock, for speed
 
   /// out = x / sqrt(mean(x^2) + eps) * weight (null: 1). Returns sum(x^2). out may be x.
   float (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);

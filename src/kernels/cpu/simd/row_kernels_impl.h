@@ -190,7 +190,7 @@ struct RowKernelsOf {
 
   static constexpr RowKernels table(std::string_view isa) {
     return {isa,
-            L::kMaxVectors,
+            L::kSums >= 2 * kMaxTileVectors ? kMaxTileVectors : 4,
             rms_norm,
             add_rms_norm,
             scale,
