@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -308,6 +312,106 @@ TEST_P(MatmulTest, ExtremeCodesGiveTheScalarBits) {
 
 INSTANTIATE_TEST_SUITE_P(Types, MatmulTest, testing::ValuesIn(kTypes),
                          [](const auto& info) { return std::string(core::name(info.param)); });
+
+TEST_P(MatmulTest, TheNumberOfThreadsChangesNoBit) {
+  const int cols = 512;
+  const FileMatrix file(dtype(), 77, cols, rng_);
+  const std::vector<float> x = random_rows(7, cols, rng_);
+  const MatmulKernels& kernels = kernels_of("");
+  const std::vector<float> want = multiply(kernels, *pack(file), x, 7);
+  for (const int threads : {2, 3}) {
+    core::ThreadTeam team(threads);
+    const auto packed = pack_matrix(file.view(), team, "test").value();
+    const auto codes = ActivationBuffer::create(7, cols).value();
+    std::vector<float> y(want.size());
+    team.run([&](core::ThreadTeam::Member m) {
+      for (int r = m.claim(); r < 7; r = m.claim()) {
+        kernels.quantize_row(x.data() + r * cols, cols, codes, r);
+      }
+      m.barrier();
+      for (int p = m.claim(); p < packed->panels(); p = m.claim()) {
+        kernels.matmul(*packed, codes, x.data(), cols, 7, p, p + 1, y.data(), 77);
+      }
+    });
+    expect_same_bits(y, want, name() + " threads " + std::to_string(threads));
+  }
+}
+
+/// Rows that are hard to quantize: ties, the smallest and largest floats, zeros, not finite.
+std::vector<std::vector<float>> hard_rows(int cols, std::mt19937& rng) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::vector<float>> rows;
+  for (const float scale : {1.0F, 1e-30F, 1e-38F, 1e30F}) {
+    rows.push_back(random_rows(1, cols, rng));
+    for (float& v : rows.back()) v *= scale;
+  }
+  std::vector<float> ties(static_cast<std::size_t>(cols));
+  for (int k = 0; k < cols; ++k)
+    ties[static_cast<std::size_t>(k)] = static_cast<float>(k % 32) + 0.5F;
+  ties[0] = 127.0F;
+  rows.push_back(ties);
+  rows.emplace_back(static_cast<std::size_t>(cols), 0.0F);
+  for (const float odd :
+       {kInfinity, -kInfinity, kNan, -kNan, -0.0F, std::numeric_limits<float>::denorm_min(),
+        std::numeric_limits<float>::max()}) {
+    rows.push_back(random_rows(1, cols, rng));
+    rows.back()[static_cast<std::size_t>(cols / 2 + 3)] = odd;
+  }
+  return rows;
+}
+
+TEST(QuantizeRow, EveryInstructionSetGivesTheScalarBits) {
+  std::mt19937 rng(3);
+  for (const int cols : {32, 96, 512}) {
+    const auto groups = static_cast<std::size_t>(cols / 32);
+    for (const std::vector<float>& x : hard_rows(cols, rng)) {
+      const auto want = ActivationBuffer::create(1, cols).value();
+      kernels_of("scalar").quantize_row(x.data(), cols, want, 0);
+      for (const std::string& isa : available_isas()) {
+        const auto got = ActivationBuffer::create(1, cols).value();
+        kernels_of(isa).quantize_row(x.data(), cols, got, 0);
+        EXPECT_EQ(std::memcmp(got.row(0), want.row(0), groups * sizeof(CodeGroup)), 0)
+            << isa << " " << cols << " x[0] " << x[0];
+      }
+    }
+  }
+}
+
+TEST(QuantizeRow, CodesAreTheNearestAndSumsAreTheirs) {
+  std::mt19937 rng(4);
+  const std::vector<float> x = random_rows(1, 256, rng);
+  const auto buffer = ActivationBuffer::create(1, 256).value();
+  kernels_of("").quantize_row(x.data(), 256, buffer, 0);
+  for (int g = 0; g < 8; ++g) {
+    const CodeGroup& group = buffer.row(0)[g];
+    int sums[2] = {};
+    int largest = 0;
+    for (int k = 0; k < 32; ++k) {
+      const float value = static_cast<float>(group.codes[k]) * group.scale;
+      EXPECT_NEAR(value, x[static_cast<std::size_t>(32 * g + k)], 0.501F * group.scale);
+      sums[k / 16] += group.codes[k];
+      largest = std::max(largest, std::abs(static_cast<int>(group.codes[k])));
+    }
+    EXPECT_EQ(largest, 127);
+    EXPECT_EQ(group.minus_sum16[0], -sums[0]);
+    EXPECT_EQ(group.minus_sum16[1], -sums[1]);
+    EXPECT_EQ(group.minus_sum, -sums[0] - sums[1]);
+  }
+}
+
+// A value that is not finite must be seen at the end of the step.
+TEST(QuantizeRow, NotFiniteInNotFiniteOut) {
+  std::mt19937 rng(5);
+  const FileMatrix file(DType::kQ4_K, 16, 256, rng);
+  const auto packed = pack(file);
+  for (const float odd :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x = random_rows(1, 256, rng);
+    x[100] = odd;
+    for (const float y : multiply(kernels_of(""), *packed, x, 1)) EXPECT_TRUE(std::isnan(y));
+  }
+}
 
 TEST(MatmulKernels, RefusesUnknownInstructionSets) {
   const auto unknown = matmul_kernels("mmx");

@@ -16,6 +16,48 @@ namespace {
 
 using core::DType;
 
+// Vectors in the order of their first use (simd/formats256_impl.h), which is what the processor's
+// prefetching follows: scales, then upper bits and nibbles in pairs, then the nibbles that meet the
+// same upper bits again.
+
+constexpr auto kQ3KOrder = [] {
+  std::array<std::uint8_t, 27> order = {};  // third bits 0..7, low bits 8..23, scales 24..26
+  for (std::size_t i = 0; i < 8; ++i) {
+    order[i] = static_cast<std::uint8_t>(3 + 2 * i);
+    order[8 + i] = static_cast<std::uint8_t>(4 + 2 * i);
+    order[16 + i] = static_cast<std::uint8_t>(19 + i);
+  }
+  for (std::size_t i = 0; i < 3; ++i) order[24 + i] = static_cast<std::uint8_t>(i);
+  return order;
+}();
+
+constexpr auto kQ5KOrder = [] {
+  std::array<std::uint8_t, 44> order = {};  // scales 0..3, fifth bits 4..11, nibbles 12..43
+  for (std::size_t i = 0; i < 4; ++i) order[i] = static_cast<std::uint8_t>(i);
+  for (std::size_t i = 0; i < 8; ++i) {
+    order[4 + i] = static_cast<std::uint8_t>(4 + 2 * i);
+    order[12 + i] = static_cast<std::uint8_t>(5 + 2 * i);
+  }
+  for (std::size_t i = 20; i < 44; ++i) order[i] = static_cast<std::uint8_t>(i);
+  return order;
+}();
+
+constexpr auto kQ6KOrder = [] {
+  std::array<std::uint8_t, 52> order = {};  // nibbles 0..31, upper bits 32..47, scales 48..51
+  for (std::size_t half = 0; half < 2; ++half) {
+    const std::size_t first = 26 * half;
+    for (std::size_t i = 0; i < 8; ++i) {
+      order[32 + 8 * half + i] = static_cast<std::uint8_t>(first + 2 + 2 * i);
+      order[16 * half + i] = static_cast<std::uint8_t>(first + 3 + 2 * i);
+      order[16 * half + 8 + i] = static_cast<std::uint8_t>(first + 18 + i);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      order[48 + 2 * half + i] = static_cast<std::uint8_t>(first + i);
+    }
+  }
+  return order;
+}();
+
 struct FormatEntry {
   DType dtype;
   PanelFormat format;
@@ -36,10 +78,14 @@ constexpr std::array kFormats = {
         DType::kQ8_0,
         {.block = 32, .words = 8, .words_offset = 2, .scale_offset = 0, .flip = 0x80808080u}},
     FormatEntry{DType::kQ2_K, {.block = 256, .words = 21}},
-    FormatEntry{DType::kQ3_K, {.block = 256, .words = 27, .scale_offset = 108}},
+    FormatEntry{
+        DType::kQ3_K,
+        {.block = 256, .words = 27, .scale_offset = 108, .vector_of_word = kQ3KOrder.data()}},
     FormatEntry{DType::kQ4_K, {.block = 256, .words = 36}},
-    FormatEntry{DType::kQ5_K, {.block = 256, .words = 44}},
-    FormatEntry{DType::kQ6_K, {.block = 256, .words = 52, .scale_offset = 208}},
+    FormatEntry{DType::kQ5_K, {.block = 256, .words = 44, .vector_of_word = kQ5KOrder.data()}},
+    FormatEntry{
+        DType::kQ6_K,
+        {.block = 256, .words = 52, .scale_offset = 208, .vector_of_word = kQ6KOrder.data()}},
     FormatEntry{DType::kIQ4_NL, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
     FormatEntry{DType::kIQ4_XS, {.block = 256, .words = 34}},
 };
@@ -66,6 +112,7 @@ int num_blocks(const PanelFormat& f, int cols) {
 }
 
 std::byte* word_at(std::byte* panel, const PanelFormat& f, int block, int word, int lane) {
+  if (f.vector_of_word != nullptr) word = f.vector_of_word[word];
   const auto index = (static_cast<std::size_t>(block) * static_cast<std::size_t>(f.words) +
                       static_cast<std::size_t>(word)) *
                          kPanelRows +

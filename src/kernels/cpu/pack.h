@@ -19,6 +19,8 @@ struct PanelFormat {
   int words_offset = 0;    ///< byte of the file's block where they start
   int scale_offset = -1;   ///< byte of the f16 scale that is kept apart; -1: none
   int permuted_word = -1;  ///< the word whose bits are permuted (Q5_0, Q5_1); -1: none
+  /// Vector of a block that holds word j, for formats whose vectors are not in the file's order.
+  const std::uint8_t* vector_of_word = nullptr;
   std::uint32_t flip = 0;  ///< XORed to every word (Q8_0: codes plus 128)
 };
 

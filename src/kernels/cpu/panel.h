@@ -24,9 +24,10 @@ inline constexpr std::uint32_t kInfinityBits = 0x7f800000u;
 /// A matrix [rows, cols] in 16-row panels. A panel of a block-quantized type is the file's blocks
 /// of its 16 rows, transposed word by word: vector j of block b holds word j (4 bytes) of block b
 /// of each row, so the panel is [cols / block][words][16 rows][4 bytes]. Blocks that are not whole
-/// words keep their f16 scale apart, after all vectors: [cols / block][16 rows] f16. Two changes
-/// make decoding cheap: the codes of Q8_0 are stored plus 128, and bit 4s + c of the fifth bits of
-/// Q5_0 and Q5_1 is stored as bit 8c + s. A panel of a plain type is [cols][16 rows]. Rows beyond
+/// words keep their f16 scale apart, after all vectors: [cols / block][16 rows] f16. Three
+/// changes make decoding cheap: the codes of Q8_0 are stored plus 128; bit 4s + c of the fifth bits
+/// of Q5_0 and Q5_1 is stored as bit 8c + s; the vectors of Q3_K, Q5_K and Q6_K lie in the order of
+/// their use. A panel of a plain type is [cols][16 rows]. Rows beyond
 /// `rows` are zero bytes.
 struct PanelMatrix {
   core::DType dtype = core::DType::kF32;
@@ -37,8 +38,8 @@ struct PanelMatrix {
   std::size_t side_offset = 0;   ///< of the scales that are kept apart, from the panel's start
 };
 
-/// Columns that share one activation scale: 32 or 128 (a row's last group may then be shorter). With
-/// 128 the K-quants have scalar kernels only.
+/// Columns that share one activation scale: 32 or 128 (a row's last group may then be shorter).
+/// With 128 the K-quants have scalar kernels only.
 inline constexpr int kGroup = 32;
 static_assert(kGroup == 32 || kGroup == 128);
 

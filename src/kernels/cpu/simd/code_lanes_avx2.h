@@ -34,11 +34,6 @@ struct Avx2Codes : Avx2Lanes {
     return code == 255 ? 1 : 32767 / (2 * 127 * code);
   }
 
-  template <typename Op>
-  static Bytes both(Op op, Bytes a) {
-    return {op(a.lo), op(a.hi)};
-  }
-
   static Bytes load_bytes(const std::uint8_t* p) {
     const auto* v = reinterpret_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
@@ -143,6 +138,8 @@ struct Avx2Codes : Avx2Lanes {
     const __m256i ones = _mm256_set1_epi16(1);
     return add_i32(acc, {_mm256_madd_epi16(a.lo, ones), _mm256_madd_epi16(a.hi, ones)});
   }
+
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
   // ---- quantization of activations, 16 at a time
 

@@ -11,20 +11,22 @@
 namespace tandem::kernels::cpu {
 
 /// Integer side of the matrix products in AVX-512 VNNI: one register holds a vector of a panel (64
-/// bytes: four columns of 16 rows) or 16 int32. The functions are those that formats_impl.h and
-/// products_impl.h ask for.
+/// bytes: four columns of 16 rows) or 16 int32. The functions are those that the formats
+/// and groups_impl.h ask for.
 struct Avx512Codes : Avx512Lanes {
   using Bytes = __m512i;
   using I32 = __m512i;
-  static constexpr int kRows = 6;               // of a micro-tile: 6 x 2 sums and as many chains
-  static constexpr int kPanels = 2;             // fill 24 of the 32 registers
+  // A tile of 4 x 2 sums and as many chains leaves half of the registers to what is decoded.
+  static constexpr int kRows = 4;
+  static constexpr int kPanels = 2;
   static constexpr bool kUnsignedCodes = true;  // vpdpbusd: u8 codes times s8 activations
-  static constexpr int kScratchColumns = 512;   // decoded at once: 20 KiB
+  static constexpr int kScratchColumns = 1024;  // decoded at once: 40 KiB
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;
     if (dtype == kQ8_0) return 1 << 30;  // stored decoded
-    return dtype == kQ4_K || dtype == kQ6_K || dtype == kQ5_0 ? 16 : 0;
+    const bool nibbles = dtype == kQ4_0 || dtype == kQ4_K;
+    return nibbles || dtype == kQ5_0 || dtype == kQ5_K || dtype == kQ6_K ? 16 : 0;
   }
   static constexpr int code_max(int) { return 255; }  // makes no difference here
   /// Steps of products that 16-bit sums can take; 0: products go to 32 bits at once.

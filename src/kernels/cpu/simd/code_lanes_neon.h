@@ -128,6 +128,8 @@ struct NeonCodes : NeonLanes {
     return words([&](int i) { return vdotq_s32(acc.v[i], vreinterpretq_s8_u8(codes.v[i]), a); });
   }
 
+  static void prefetch(const void* p) { __builtin_prefetch(p); }
+
   // ---- quantization of activations, 16 at a time
 
   static I32 max_magnitude(I32 max, const float* x) {

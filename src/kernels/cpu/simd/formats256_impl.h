@@ -16,6 +16,7 @@ class Format256 : public FormatBase<L> {
   static constexpr int kBlock = 256;
   static constexpr int kGroups = 4;
   static constexpr int kVectors = kVectorCount;
+  static constexpr int kSectionBytes = kVectors * kVectorBytes / 2;
 
  protected:
   TANDEM_INLINE Format256(const BlockPointer& p, int section)
@@ -73,20 +74,24 @@ struct Format<L, core::DType::kQ4_K> : FormatScaleMin<L, 36> {
   }
 };
 
-/// Fifth bits in vectors 4..11, bit g for group g of the block; nibbles in 12..43.
+/// Fifth bits in vectors 4, 6 .. 18, bit g for group g of the block; nibbles of the first 64
+/// columns in 5, 7 .. 19, of the others in 20..43.
 template <class L>
 struct Format<L, core::DType::kQ5_K> : FormatScaleMin<L, 44> {
   static constexpr int kCodeMax = 31;
   using FormatScaleMin<L, 44>::FormatScaleMin;
   template <int G, int S>
   TANDEM_INLINE typename L::Bytes codes() const {
-    const auto fifth = L::shift_bytes_right(this->vector(4 + S), 4 * this->section_);
-    return L::either(this->template nibbles<G % 2 == 1>(12 + 16 * this->section_ + 8 * (G / 2) + S),
+    const auto fifth = L::shift_bytes_right(this->vector(4 + 2 * S), 4 * this->section_);
+    const int pair = 2 * this->section_ + G / 2;
+    const int nibble = pair == 0 ? 5 + 2 * S : 12 + 8 * pair + S;
+    return L::either(this->template nibbles<G % 2 == 1>(nibble),
                      L::template bits<G - 4, 16>(fifth));
   }
 };
 
-/// Nibbles in 0..31, upper two bits in 32..47, int8 scales in 48..51.
+/// 26 vectors a section: int8 scales in 0 and 1, upper two bits in 2, 4 .. 16, nibbles of columns
+/// 0..31 and 64..95 in 3, 5 .. 17, of the others in 18..25.
 template <class L>
 struct Format<L, core::DType::kQ6_K> : Format256<L, 52> {
   static constexpr bool kSide = true;
@@ -100,22 +105,23 @@ struct Format<L, core::DType::kQ6_K> : Format256<L, 52> {
   TANDEM_INLINE Format(const BlockPointer& p, int section) : Format256<L, 52>(p, section) {}
   template <int G, int S>
   TANDEM_INLINE Bytes codes() const {
-    const int low = 16 * this->section_ + 8 * (G % 2) + S;
-    const int high = 32 + 8 * this->section_ + S;
-    return L::either(this->template nibbles<(G >= 2)>(low),
-                     L::template bits<2 * G - 4, 48>(this->vector(high)));
+    const int first = 26 * this->section_;
+    const int nibble = first + (G % 2 == 0 ? 3 + 2 * S : 18 + S);
+    return L::either(this->template nibbles<(G >= 2)>(nibble),
+                     L::template bits<2 * G - 4, 48>(this->vector(first + 2 + 2 * S)));
   }
   template <int G, int H>
   TANDEM_INLINE F32 half_scale() const {
-    const Bytes scales = this->vector(48 + 2 * this->section_ + G / 2);
+    const Bytes scales = this->vector(26 * this->section_ + G / 2);
     return L::to_f32(L::template signed_byte_of_words<2 * (G % 2) + H>(scales));
   }
   TANDEM_INLINE F32 d() const { return this->side_scale(); }
 };
 
-/// Third bits in vectors 0..7, bit g for group g of the block; two low bits in 8..23; 6-bit scales
-/// in 24..26: scale i has its low nibble in byte i % 8, high nibbles for i >= 8, and its upper two
-/// bits in byte 8 + i % 4 at bit 2 (i / 4).
+/// Third bits in vectors 3, 5 .. 17, bit g for group g of the block; two low bits of the first 128
+/// columns in 4, 6 .. 18, of the others in 19..26. 6-bit scales in 0..2: scale i has its low nibble
+/// in byte i % 8, high nibbles for i >= 8, and its upper two bits in byte 8 + i % 4 at bit 2 (i /
+/// 4).
 template <class L>
 struct Format<L, core::DType::kQ3_K> : Format256<L, 27> {
   static constexpr bool kSide = true;
@@ -129,16 +135,17 @@ struct Format<L, core::DType::kQ3_K> : Format256<L, 27> {
   TANDEM_INLINE Format(const BlockPointer& p, int section) : Format256<L, 27>(p, section) {}
   template <int G, int S>
   TANDEM_INLINE Bytes codes() const {
-    const Bytes third = L::shift_bytes_right(this->vector(S), 4 * this->section_);
-    return L::either(L::template bits<2 * G, 3>(this->vector(8 + 8 * this->section_ + S)),
+    const Bytes third = L::shift_bytes_right(this->vector(3 + 2 * S), 4 * this->section_);
+    const int low = this->section_ == 0 ? 4 + 2 * S : 19 + S;
+    return L::either(L::template bits<2 * G, 3>(this->vector(low)),
                      L::template bits<G - 2, 4>(third));
   }
   template <int G, int H>
   TANDEM_INLINE F32 half_scale() const {
     constexpr int kIndex = 2 * G + H;
     const int shift = 4 * this->section_;
-    const Bytes low = L::shift_bytes_right(this->vector(24 + kIndex / 4), shift);
-    const Bytes high = L::shift_bytes_right(this->vector(26), shift);
+    const Bytes low = L::shift_bytes_right(this->vector(kIndex / 4), shift);
+    const Bytes high = L::shift_bytes_right(this->vector(2), shift);
     const Bytes both =
         L::either(L::template bits<0, 15>(low), L::template bits<2 * (kIndex / 4) - 4, 48>(high));
     return L::to_f32(L::add_i32(L::template byte_of_words<kIndex % 4>(both), L::set1_i32(-32)));

@@ -19,6 +19,7 @@ class Format32 : public FormatBase<L> {
   static constexpr int kBlock = 32;
   static constexpr int kGroups = 1;
   static constexpr int kVectors = kVectorCount;
+  static constexpr int kSectionBytes = kVectors * kVectorBytes;
   static constexpr bool kSide = kHasSide;
   static constexpr bool kHalves = false;
   static constexpr bool kMins = !kHasSide;
