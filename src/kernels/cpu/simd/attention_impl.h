@@ -16,20 +16,12 @@ struct AttentionOf {
   using F32 = typename L::F32;
 
   static void attend_block(const AttentionBlock& b) {
-    switch (b.num_vectors) {
-      case 1:
-        return attend<1>(b);
-      case 2:
-        return attend<2>(b);
-      case 4:
-        return attend<4>(b);
-      case 8:
-        return attend<8>(b);
-      case 12:
-        return attend<12>(b);
-      default:
-        __builtin_trap();
-    }
+    if (b.num_vectors == 1) return attend<1>(b);
+    if (b.num_vectors == 2) return attend<2>(b);
+    if (b.num_vectors == 4) return attend<4>(b);
+    if (b.num_vectors == 8) return attend<8>(b);
+    if (b.num_vectors == 12) return attend<12>(b);
+    __builtin_trap();
   }
 
   static void merge_block(const float* block_out, float block_max, float block_sum, int n,
