@@ -147,6 +147,8 @@ void EngineCore::step() {
     finish_all(FinishReason::kError, failure_);
     return;
   }
+  end_overdue();
+  if (!scheduler_.has_work()) return;
   PlannedStep& step = scheduler_.plan();
   TANDEM_CHECK(!step.sequences.empty(), "the oldest sequence can always run");
   for (const Sequence* s : step.admitted) {
@@ -168,6 +170,25 @@ void EngineCore::step() {
   }
   observe_cost(step, seconds);
   commit(step, *result);
+}
+
+void EngineCore::end_overdue() {
+  std::vector<Job*> overdue;
+  const double now = clock_();
+  for (const auto& [id, job] : jobs_) {
+    if (job->deadline &&
+        std::chrono::duration<double>(job->deadline->time_since_epoch()).count() <= now) {
+      overdue.push_back(job.get());
+    }
+  }
+  for (Job* job : overdue) {
+    Event event;
+    event.finish = FinishReason::kError;
+    event.error = core::cancelled(
+        fmt::format("the deadline passed after {} tokens; allow more time or ask for fewer tokens",
+                    job->usage.completion_tokens));
+    finish(*job, std::move(event));
+  }
 }
 
 void EngineCore::choose_drafts(PlannedStep& step) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -23,7 +25,7 @@ namespace tandem::engine {
 /// by one thread, except check_request(), which any thread may call.
 class EngineCore {
  public:
-  /// Seconds from any origin, never going back.
+  /// Seconds of std::chrono::steady_clock, so that a request's deadline can be compared with it.
   using Clock = std::function<double()>;
 
   /// `runner` and `tokenizer` must outlive the core. Fails with kInvalidArgument or
@@ -66,12 +68,15 @@ class EngineCore {
     Job(Request&& request, EventSink&& event_sink, const tokenizer::Tokenizer& tokenizer)
         : id(request.id),
           sampling(request.sampling),
-          output(tokenizer, std::move(request.stop), request.ignore_eos),
+          output(tokenizer, std::move(request.stop), std::move(request.stop_tokens),
+                 request.ignore_eos),
+          deadline(request.deadline),
           sink(std::move(event_sink)) {}
     std::uint64_t id;
     kernels::SamplingParams sampling;
     Sequence sequence;
     Output output;
+    std::optional<std::chrono::steady_clock::time_point> deadline;
     Usage usage;
     EventSink sink;
   };
@@ -83,6 +88,7 @@ class EngineCore {
   EngineCore(model::StepRunner& runner, const tokenizer::Tokenizer& tokenizer,
              const EngineOptions& options, Clock clock);
 
+  void end_overdue();
   void choose_drafts(PlannedStep& step);
   void commit(const PlannedStep& step, const kernels::StepResult& result);
   void commit_span(Sequence& sequence, const kernels::Span& span,

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,17 +12,60 @@
 #include "tandem/core/units.h"
 #include "tandem/kernels/step.h"
 
+namespace tandem::grammar {
+class Grammar;
+}
+
 namespace tandem::engine {
 
+/// Changes of a token's logit by what was said before, as OpenAI and vLLM define them. Counted over
+/// the output for presence and frequency, over prompt and output for repetition.
+struct Penalties {
+  float presence = 0.0F;   ///< subtracted once from a token that occurred; -2 to 2
+  float frequency = 0.0F;  ///< subtracted per occurrence; -2 to 2
+  float repetition =
+      1.0F;  ///< divides a positive logit of a token that occurred, multiplies others
+
+  bool any() const { return presence != 0.0F || frequency != 0.0F || repetition != 1.0F; }
+};
+
+/// Added to a token's logit, -100 to 100.
+struct LogitBias {
+  TokenId token = 0;
+  float bias = 0.0F;
+};
+
+inline constexpr std::size_t kMaxLogitBiases = 1024;
+inline constexpr std::size_t kMaxStopTokens = 64;
+
 /// A tokenized generation request. Plain data; crosses from the I/O side to the engine thread.
+/// Whatever is set, drafts change nothing: neither the text nor a logprob. Logits are changed in
+/// this order: repetition, frequency and presence, bias, min_tokens, grammar; then temperature and
+/// what follows it in SamplingParams. Several choices (`n`) are several requests, which share their
+/// prompt's pages.
 struct Request {
   std::uint64_t id = 0;  ///< unique while the request lives; chosen by the caller
   std::vector<TokenId> prompt;
   kernels::SamplingParams sampling;
-  int max_tokens = 0;             ///< 0: as many as the context holds
-  std::vector<std::string> stop;  ///< output ends before the first of these
-  bool ignore_eos = false;
-  std::optional<int> draft_length;  ///< fixed K for this request, 0: no drafts; none: the server's
+  Penalties penalties;                ///< not yet: refused unless they are neutral
+  std::vector<LogitBias> logit_bias;  ///< at most kMaxLogitBiases, a token once; not yet: refused
+  int max_tokens = 0;                 ///< 0: as many as the context holds
+  /// No end token before this many tokens, unless the grammar allows nothing else; stop strings
+  /// still end the output. Not yet: refused above 0.
+  int min_tokens = 0;
+  std::vector<std::string> stop;     ///< output ends before the first of these
+  std::vector<TokenId> stop_tokens;  ///< ends like an end token; at most kMaxStopTokens
+  bool ignore_eos = false;           ///< the vocabulary's end tokens do not end the output
+  std::optional<int> draft_length;   ///< fixed K for this request, 0: no drafts; none: the server's
+  /// Reports every token's logprob and those of this many likeliest ones, 0 to
+  /// kernels::kMaxTopLogprobs. Not yet: refused.
+  std::optional<int> logprobs;
+  /// The output is a text of this grammar, and ends where the grammar allows an end. Null: any
+  /// text. shared_ptr: the compiler's cache and several requests hold one. Not yet: refused.
+  std::shared_ptr<const grammar::Grammar> grammar;
+  /// The request is ended in the first step after this time, waiting or running, with kError and
+  /// code kCancelled; tokens sent before stay valid.
+  std::optional<std::chrono::steady_clock::time_point> deadline;
 };
 
 enum class FinishReason : std::uint8_t {
@@ -43,10 +87,11 @@ struct Usage {
 /// Progress of a request. Text never cuts a character and never contains part of a stop string.
 struct Event {
   std::uint64_t request_id = 0;
-  std::string text;                    ///< new text, may be empty
-  std::vector<TokenId> tokens;         ///< tokens chosen in this step
-  std::optional<FinishReason> finish;  ///< set on the last event, exactly once
-  core::Status error;                  ///< with kError
+  std::string text;                              ///< new text, may be empty
+  std::vector<TokenId> tokens;                   ///< tokens chosen in this step
+  std::vector<kernels::TokenLogprobs> logprobs;  ///< of `tokens`, one each, if asked for
+  std::optional<FinishReason> finish;            ///< set on the last event, exactly once
+  core::Status error;                            ///< with kError
   Usage usage;
 };
 

@@ -1,6 +1,7 @@
 #include "tandem/engine/request_check.h"
 
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,6 +47,63 @@ core::Status check_sampling(const kernels::SamplingParams& p) {
   return {};
 }
 
+core::Status check_token_list(const Request& request, int vocab_size) {
+  if (request.logit_bias.size() > kMaxLogitBiases) {
+    return core::invalid_argument(fmt::format("logit_bias names {} tokens; give at most {}",
+                                              request.logit_bias.size(), kMaxLogitBiases));
+  }
+  for (const LogitBias& bias : request.logit_bias) {
+    if (bias.token < 0 || bias.token >= vocab_size) {
+      return core::invalid_argument(
+          fmt::format("logit_bias names token {}, which is not in the vocabulary of {} entries",
+                      bias.token, vocab_size));
+    }
+    if (!(std::abs(bias.bias) <= 100.0F)) {
+      return core::invalid_argument(
+          fmt::format("the logit_bias of token {} is {}; give a number from -100 to 100",
+                      bias.token, bias.bias));
+    }
+  }
+  if (request.stop_tokens.size() > kMaxStopTokens) {
+    return core::invalid_argument(fmt::format("there are {} stop tokens; give at most {}",
+                                              request.stop_tokens.size(), kMaxStopTokens));
+  }
+  for (const TokenId token : request.stop_tokens) {
+    if (token < 0 || token >= vocab_size) {
+      return core::invalid_argument(
+          fmt::format("stop token {} is not in the vocabulary of {} entries", token, vocab_size));
+    }
+  }
+  return {};
+}
+
+core::Status check_penalties(const Penalties& p) {
+  for (const auto& [name, value] :
+       {std::pair("presence_penalty", p.presence), {"frequency_penalty", p.frequency}}) {
+    if (!(std::abs(value) <= 2.0F)) {
+      return core::invalid_argument(
+          fmt::format("{} is {}; give a number from -2 to 2", name, value));
+    }
+  }
+  if (!(p.repetition > 0.0F && p.repetition <= 10.0F)) {
+    return core::invalid_argument(
+        fmt::format("repetition_penalty is {}; give a number above 0 and up to 10", p.repetition));
+  }
+  return {};
+}
+
+/// What the engine knows but does not do.
+core::Status refuse_unbuilt(const Request& request) {
+  const char* what = request.penalties.any()        ? "penalties"
+                     : !request.logit_bias.empty()  ? "logit_bias"
+                     : request.min_tokens > 0       ? "min_tokens"
+                     : request.logprobs.has_value() ? "logprobs"
+                     : request.grammar != nullptr   ? "grammars"
+                                                    : nullptr;
+  if (what == nullptr) return {};
+  return core::unimplemented(fmt::format("the engine does not do {} yet; leave them out", what));
+}
+
 }  // namespace
 
 core::Status check_request(const Request& request, int vocab_size, int context,
@@ -56,6 +114,18 @@ core::Status check_request(const Request& request, int vocab_size, int context,
     return core::invalid_argument(
         fmt::format("max_tokens is {}; give 0 (no limit) or more", request.max_tokens));
   }
+  if (request.min_tokens < 0 ||
+      (request.max_tokens > 0 && request.min_tokens > request.max_tokens)) {
+    return core::invalid_argument(
+        fmt::format("min_tokens is {}; give a number from 0 to max_tokens", request.min_tokens));
+  }
+  if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > kernels::kMaxTopLogprobs)) {
+    return core::invalid_argument(fmt::format("logprobs asks for {} tokens; give 0 to {}",
+                                              *request.logprobs, kernels::kMaxTopLogprobs));
+  }
+  TANDEM_TRY(check_token_list(request, vocab_size));
+  TANDEM_TRY(check_penalties(request.penalties));
+  TANDEM_TRY(refuse_unbuilt(request));
   if (request.draft_length && (*request.draft_length < 0 || *request.draft_length > kMaxDraft)) {
     return core::invalid_argument(
         fmt::format("draft_length is {}; give 0 to {}", *request.draft_length, kMaxDraft));

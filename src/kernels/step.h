@@ -24,6 +24,23 @@ struct SamplingParams {
   std::uint64_t seed = 0;
 };
 
+/// How likely a token was in its place: ln of the softmax of the softcapped logits, before
+/// temperature, penalties, bias and masks. So it does not depend on how the token was chosen.
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0.0F;
+};
+
+/// Most alternatives that are reported per token.
+inline constexpr int kMaxTopLogprobs = 20;
+
+/// A token's own logprob and the n likeliest ones in its place: likeliest first, lower ids first
+/// among equals. The token itself need not be among them.
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;
+};
+
 /// Which rows of a prompt span get a final hidden state. Rows that are not kept leave the forward
 /// pass after they have written their last K and V.
 enum class Keep : std::uint8_t {

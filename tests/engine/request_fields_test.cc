@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+
+#include "core_harness.h"
+
+namespace tandem::engine {
+namespace {
+
+using testing::Harness;
+using testing::make_request;
+using testing::ScriptedRunner;
+
+TEST(RequestFields, AStopTokenEndsTheOutputLikeAnEndToken) {
+  const ScriptedRunner::Options options;
+  for (const int k : {0, 4}) {
+    Harness harness(options, {.draft_length = k});
+    const Request plain = make_request(1, 10, 40);
+    harness.add(plain);
+    harness.run();
+    const std::vector<TokenId> tokens = harness.received(1).tokens;
+    Request request = make_request(2, 10, 40);
+    request.stop_tokens = {tokens[7]};
+    request.ignore_eos = true;  // which turns off the vocabulary's end tokens only
+    harness.add(request);
+    harness.run();
+    const auto first = std::find(tokens.begin(), tokens.end(), tokens[7]) + 1;
+    const testing::Received& r = harness.received(2);
+    EXPECT_EQ(r.tokens, std::vector<TokenId>(tokens.begin(), first));
+    EXPECT_EQ(r.text, harness.received(1).text.substr(0, r.tokens.size() - 1));
+    EXPECT_EQ(r.finish, FinishReason::kStop);
+  }
+}
+
+TEST(RequestFields, ARequestEndsAtItsDeadlineWaitingOrRunning) {
+  ScriptedRunner::Options options;
+  options.max_sequences = 1;
+  Harness harness(options, {.draft_length = 2});
+  const auto at = [](double seconds) {
+    return std::chrono::steady_clock::time_point(
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+            std::chrono::duration<double>(seconds)));
+  };
+  Request running = make_request(1, 10, 200);
+  Request waiting = make_request(2, 10, 200);
+  running.deadline = waiting.deadline = at(0.05);  // the harness' clock goes on 1 ms a look
+  const Request patient = make_request(3, 10, 20);
+  for (const Request& request : {running, waiting, patient}) harness.add(request);
+  harness.run();
+  for (const std::uint64_t id : {1U, 2U}) {
+    EXPECT_EQ(harness.received(id).finish, FinishReason::kError);
+    EXPECT_EQ(harness.received(id).error.code(), core::Code::kCancelled);
+    EXPECT_EQ(harness.received(id).events_after_finish, 0);
+  }
+  EXPECT_GT(harness.received(1).tokens.size(), 1U);
+  EXPECT_LT(harness.received(1).tokens.size(), 200U);
+  EXPECT_TRUE(harness.received(2).tokens.empty());
+  harness.expect_output(options, patient);
+}
+
+TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {
+  const ScriptedRunner::Options options;
+  Harness harness(options, {});
+  const auto refused = [&](auto change) {
+    Request request = make_request(1, 5, 5);
+    change(request);
+    const core::Status status = harness.core().check_request(request);
+    EXPECT_EQ(status.code(), core::Code::kInvalidArgument);
+    return status.message();
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(refused([](Request& r) {
+              r.logit_bias = {{7, 101.0F}};
+            }),
+            "the logit_bias of token 7 is 101; give a number from -100 to 100");
+  refused([&](Request& r) { r.logit_bias = {{7, nan}}; });
+  refused([](Request& r) { r.logit_bias = {{-1, 1.0F}}; });
+  refused([](Request& r) { r.logit_bias = {{testing::kScriptedVocab, 1.0F}}; });
+  refused([](Request& r) { r.logit_bias.resize(kMaxLogitBiases + 1); });
+  refused([](Request& r) { r.stop_tokens = {testing::kScriptedVocab}; });
+  refused([](Request& r) { r.stop_tokens.resize(kMaxStopTokens + 1); });
+  refused([](Request& r) { r.penalties.presence = 2.5F; });
+  refused([&](Request& r) { r.penalties.frequency = nan; });
+  refused([](Request& r) { r.penalties.repetition = 0.0F; });
+  refused([](Request& r) { r.min_tokens = -1; });
+  refused([](Request& r) { r.min_tokens = 6; });
+  refused([](Request& r) { r.logprobs = 21; });
+  refused([](Request& r) { r.logprobs = -1; });
+}
+
+}  // namespace
+}  // namespace tandem::engine
