@@ -46,7 +46,7 @@ class TimedBackend final : public kernels::Backend {
   std::string describe() const override { return inner_->describe(); }
   core::Status configure(const kernels::Geometry& g) override { return inner_->configure(g); }
   kernels::KvLayout kv_layout() const override { return inner_->kv_layout(); }
-  core::Result<std::unique_ptr<kernels::Weight>> pack(const core::TensorView& view,
+  core::Result<std::unique_ptr<kernels::Weight>> pack(const kernels::WeightView& view,
                                                       kernels::WeightRole role,
                                                       std::string_view name) override {
     return inner_->pack(view, role, name);
@@ -80,6 +80,9 @@ class TimedBackend final : public kernels::Backend {
   void ffn(const kernels::FfnWeights& w, float scale, Rows x) override {
     timed(x.set == kernels::RowSet::kDraft ? "draft ffn" : "ffn",
           [&] { inner_->ffn(w, scale, x); });
+  }
+  void moe(const kernels::MoeWeights& w, float scale, Rows x) override {
+    timed("moe", [&] { inner_->moe(w, scale, x); });
   }
   void ple(const kernels::PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) override {
     timed("ple", [&] { inner_->ple(w, ple, layer, scale, x); });

@@ -1,9 +1,6 @@
 #include "tandem/app/dry_run_backend.h"
 
-#include <fmt/core.h>
-
 #include "tandem/core/check.h"
-#include "tandem/formats/dequantize.h"
 
 namespace tandem::app {
 namespace {
@@ -13,7 +10,7 @@ using kernels::Weight;
 
 class ShapeOnly final : public Weight {
  public:
-  explicit ShapeOnly(const core::TensorView& view) : rows_(view.rows()), cols_(view.cols()) {}
+  explicit ShapeOnly(const kernels::WeightView& view) : rows_(view.rows()), cols_(view.cols()) {}
   std::int64_t rows() const override { return rows_; }
   std::int64_t cols() const override { return cols_; }
   std::size_t bytes() const override { return 0; }
@@ -28,12 +25,10 @@ class DryRunBackend final : public kernels::Backend {
   core::Status configure(const kernels::Geometry&) override { return {}; }
   kernels::KvLayout kv_layout() const override { return {}; }
 
-  core::Result<std::unique_ptr<Weight>> pack(const core::TensorView& view, kernels::WeightRole,
+  core::Result<std::unique_ptr<Weight>> pack(const kernels::WeightView& view,
+                                             kernels::WeightRole role,
                                              std::string_view name) override {
-    if (!formats::can_dequantize(view.dtype)) {
-      return core::unimplemented(fmt::format("tensor \"{}\" has type {}, which cannot be run", name,
-                                             core::name(view.dtype)));
-    }
+    if (role != kernels::WeightRole::kTokenIds) TANDEM_TRY(view.check(name));
     return std::unique_ptr<Weight>(std::make_unique<ShapeOnly>(view));
   }
 
@@ -49,6 +44,7 @@ class DryRunBackend final : public kernels::Backend {
     refuse();
   }
   void ffn(const kernels::FfnWeights&, float, Rows) override { refuse(); }
+  void moe(const kernels::MoeWeights&, float, Rows) override { refuse(); }
   void ple(const kernels::PleLayerWeights&, Rows, int, float, Rows) override { refuse(); }
   void final_norm(const kernels::Head&, Rows, Rows) override { refuse(); }
   void logits(const kernels::Head&, Rows, Rows) override { refuse(); }

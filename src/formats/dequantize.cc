@@ -1,5 +1,6 @@
 #include "tandem/formats/dequantize.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -226,14 +227,14 @@ void decode_mxfp4(Bytes b, float* y) {
   }
 }
 
-/// Unsigned E4M3: exponent bias 7; 0 and 0x7F (not a number) give 0.
+void decode_f8_e4m3(Bytes b, float* y) {
+  *y = e4m3_to_f32(*b);
+}
+
+/// Unsigned E4M3; what is not a number gives 0.
 float ue4m3(std::uint8_t code) {
-  if (code == 0x7f) return 0.0F;
-  const int exponent = code >> 3 & 15;
-  const float mantissa = as_float(code & 7);
-  if (exponent == 0) return mantissa * 0x1p-9F;
-  const auto power = std::bit_cast<float>(static_cast<std::uint32_t>(exponent - 7 + 127) << 23);
-  return (1.0F + mantissa / 8.0F) * power;
+  const std::uint8_t magnitude = code & 0x7f;
+  return magnitude == 0x7f ? 0.0F : e4m3_to_f32(magnitude);
 }
 
 void decode_nvfp4(Bytes b, float* y) {
@@ -258,6 +259,8 @@ BlockDecoder block_decoder(DType dtype) {
       return decode_f16;
     case DType::kBF16:
       return decode_bf16;
+    case DType::kF8E4M3:
+      return decode_f8_e4m3;
     case DType::kQ4_0:
       return decode_q4_0;
     case DType::kQ4_1:
@@ -306,6 +309,37 @@ void dequantize_row(DType dtype, const std::byte* src, std::int64_t elements, fl
   for (std::int64_t i = 0; i < elements; i += type.block_elements, block += type.block_bytes) {
     decode(block, dst + i);
   }
+}
+
+void decode_e2m1_pairs(const std::byte* src, std::int64_t elements, float* dst) {
+  TANDEM_CHECK(elements % 2 == 0, "two codes a byte");
+  for (std::int64_t i = 0; i < elements; i += 2) {
+    const auto byte = std::to_integer<std::uint8_t>(src[i / 2]);
+    dst[i] = kE2m1Doubled[static_cast<std::size_t>(lo(byte))] * 0.5F;
+    dst[i + 1] = kE2m1Doubled[static_cast<std::size_t>(hi(byte))] * 0.5F;
+  }
+}
+
+float e4m3_to_f32(std::uint8_t code) {
+  const std::uint32_t magnitude = code & 0x7fu;
+  const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80u) << 24;
+  if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000u);
+  // Moved to the place of a float's bits the exponent's bias is 7, not 127.
+  const float value = std::bit_cast<float>(magnitude << 20) * 0x1p120F;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
+}
+
+std::uint8_t f32_to_e4m3(float x) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const auto sign = static_cast<std::uint8_t>(bits >> 24 & 0x80u);
+  const float magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
+  if (!(magnitude <= 464.0F)) return sign | 0x7f;
+  // Adding a power of two whose last place is the result's last place rounds to nearest even.
+  const std::uint32_t exponent = std::max(bits >> 23 & 0xffu, 121u);  // 2^-6: the smallest normal
+  const float rounder = std::bit_cast<float>((exponent + 20) << 23);
+  const float rounded = (magnitude + rounder) - rounder;
+  const std::uint32_t code = std::bit_cast<std::uint32_t>(rounded * 0x1p-120F) >> 20;
+  return static_cast<std::uint8_t>(sign | code);
 }
 
 }  // namespace tandem::formats

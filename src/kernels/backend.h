@@ -9,32 +9,16 @@
 #include <vector>
 
 #include "tandem/core/status.h"
-#include "tandem/core/tensor.h"
 #include "tandem/core/units.h"
+#include "tandem/kernels/op_weights.h"
 #include "tandem/kernels/step.h"
+#include "tandem/kernels/weight.h"
 
 namespace tandem::kernels {
 
 // Dimension letters: T rows of a step, R kept rows (R <= T), S sequences, L layers, H query heads,
 // G KV heads, D head size, E model width, F ffn width, V vocabulary, P per-layer-embedding width,
 // K draft length, X experts. rms(x) = x / sqrt(mean(x^2) + eps), computed in f32.
-
-/// A weight in its backend's own layout, opaque to everybody else. The backend must outlive it.
-class Weight {
- public:
-  virtual ~Weight() = default;
-  virtual std::int64_t rows() const = 0;  ///< outputs of a linear, entries of a table, 1
-  virtual std::int64_t cols() const = 0;  ///< inputs of a linear, width of a table, length
-  virtual std::size_t bytes() const = 0;  ///< memory held beside the mapped file
-};
-
-/// What a weight is used for; decides its packing.
-enum class WeightRole {
-  kVector,        ///< norm weights and other f32 vectors
-  kLinear,        ///< y = W x
-  kTable,         ///< rows are gathered by token id; may stay in the mapped file
-  kTableAndHead,  ///< gathered by token id and used as a linear (tied embedding)
-};
 
 /// Which rows a buffer's rows stand for.
 enum class RowSet : std::uint8_t {
@@ -84,68 +68,12 @@ struct KvLayout {
   std::array<int, kNumAttentionKinds> max_pages = {};
 };
 
-struct AttentionWeights {
-  const Weight* norm = nullptr;       ///< [E]
-  const Weight* q = nullptr;          ///< [H*D, E]
-  const Weight* k = nullptr;          ///< [G*D, E]; null: the layer owns no KV
-  const Weight* v = nullptr;          ///< [G*D, E]; null with k set: v = the raw k projection
-  const Weight* q_norm = nullptr;     ///< [D]
-  const Weight* k_norm = nullptr;     ///< [D]; with k
-  const Weight* out = nullptr;        ///< [E, H*D]
-  const Weight* post_norm = nullptr;  ///< [E]
-};
-
-struct AttentionSpec {
-  AttentionKind kind = AttentionKind::kSliding;
-  int heads = 0;      // H
-  int kv_heads = 0;   // G
-  int head_size = 0;  // D
-  int kv_layer = 0;   ///< the layer whose K and V are read, and written if AttentionWeights::k
-  /// True for the last KV-owning layer: rows that are not kept only write their K and V there.
-  bool last_kv_owner = false;
-};
-
-struct FfnWeights {
-  const Weight* norm = nullptr;       ///< [E]
-  const Weight* gate = nullptr;       ///< [F, E]
-  const Weight* up = nullptr;         ///< [F, E]
-  const Weight* down = nullptr;       ///< [E, F]
-  const Weight* post_norm = nullptr;  ///< [E]
-};
-
-struct PleInputWeights {
-  const Weight* table = nullptr;       ///< [V, L*P], kTable
-  const Weight* projection = nullptr;  ///< [L*P, E]
-  const Weight* norm = nullptr;        ///< [P]
-};
-
-struct PleLayerWeights {
-  const Weight* gate = nullptr;        ///< [P, E]
-  const Weight* projection = nullptr;  ///< [E, P]
-  const Weight* post_norm = nullptr;   ///< [E]
-};
-
-struct Head {
-  const Weight* norm = nullptr;   ///< [E], final norm
-  const Weight* table = nullptr;  ///< [V, E], kTableAndHead or kLinear
-  float softcap = 0.0F;           ///< logits = cap * tanh(logits / cap); 0: none
-};
-
-/// The drafter's ends; its layers are ordinary attention and ffn calls on RowSet::kDraft rows.
-struct DraftWeights {
-  const Weight* target_embedding = nullptr;  ///< the target's token table [V, E]
-  const Weight* pre_projection = nullptr;    ///< [d, 2E], input = concat(embedding, hidden)
-  const Weight* post_projection = nullptr;   ///< [E, d]
-  Head head;                                 ///< norm [d], table [V, d], no softcap
-  float embedding_scale = 1.0F;              ///< sqrt(E)
-};
-
 /// State of one slot as the host may read it back, for tests and diagnosis.
 struct SlotSnapshot {
   TokenId token = 0;      ///< next input token
   Position position = 0;  ///< its position = tokens in the cache
   std::vector<TokenId> drafts;
-  std::vector<float> hidden;  ///< [E] the drafter's input hidden u
+  std::vector<float> hidden;        ///< [E] the drafter's input hidden u
   std::vector<float> draft_hidden;  ///< [E] u after the last draft step
 };
 
@@ -172,9 +100,10 @@ class Backend {
   virtual core::Status configure(const Geometry& geometry) = 0;
   virtual KvLayout kv_layout() const = 0;
 
-  /// Packs a tensor; `name` is for messages. kTable weights may refer to `view` for ever, all
-  /// others copy. May use all compute threads. Fails with kUnimplemented for a dtype it cannot run.
-  virtual core::Result<std::unique_ptr<Weight>> pack(const core::TensorView& view, WeightRole role,
+  /// Packs a weight that passes WeightView::check; `name` is for messages. kTable weights may refer
+  /// to the view's bytes for ever, all others copy. May use all compute threads. Fails with
+  /// kUnimplemented for a dtype or scales that it cannot run.
+  virtual core::Result<std::unique_ptr<Weight>> pack(const WeightView& view, WeightRole role,
                                                      std::string_view name) = 0;
 
   /// Zeroed rows in backend memory, alive as long as the backend.
@@ -215,6 +144,14 @@ class Backend {
   /// x = (x + rms(down(gelu_tanh(gate z) * (up z))) * post_norm) * scale, z = rms(x) * norm.
   virtual void ffn(const FfnWeights& w, float scale, Rows x) = 0;
 
+  /// x = (x + rms(a + b) * shared.post_norm) * scale, spec/model.md section 7, r = x:
+  /// a = rms(down(gelu_tanh(gate z) * (up z))) * shared_post_norm, z = rms(r) * shared.norm;
+  /// p = softmax(router . (rms(r) * router_scale * E^-0.5)); the top_k largest, the lower id first
+  /// on ties, weigh w_e = p_e / (sum of theirs) * expert_scale[e]; b = rms(sum_e w_e *
+  /// down_e(gelu_tanh(gate_e y) * (up_e y))) * experts_post_norm, the sum in ascending e, y =
+  /// rms(r) * experts_norm. x: [rows, E].
+  virtual void moe(const MoeWeights& w, float scale, Rows x) = 0;
+
   /// x = (x + rms(projection(gelu_tanh(gate x) * ple[:, layer*P ..])) * post_norm) * scale.
   virtual void ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) = 0;
 
@@ -238,8 +175,8 @@ class Backend {
   /// the slot (i = 0) or from draft step i - 1. x: [rows drafting more than i tokens, d].
   virtual void draft_input(const DraftWeights& w, int i, Rows x) = 0;
 
-  /// y = rms(x) * norm; draft i = argmax(table y), lowest id on ties, suppressed ids never;
-  /// hidden = post_projection y.
+  /// y = rms(x) * norm; draft i = argmax(table y), lowest id on ties, suppressed ids never, with
+  /// w.centroids only over the ids of its best clusters; hidden = post_projection y.
   virtual void draft_head(const DraftWeights& w, int i, Rows x) = 0;
 
   /// Waits for the step. kInternal: device fault or non-finite values; the engine fails the

@@ -33,7 +33,7 @@ class CpuBackend final : public Backend {
   }
   core::Status configure(const Geometry& geometry) override;
   KvLayout kv_layout() const override { return c_.kv.layout(); }
-  core::Result<std::unique_ptr<Weight>> pack(const core::TensorView& view, WeightRole role,
+  core::Result<std::unique_ptr<Weight>> pack(const WeightView& view, WeightRole role,
                                              std::string_view name) override;
   core::Result<Rows> allocate_rows(int max_rows, int cols, RowSet set) override;
   void read(const Rows& rows, std::span<float> host) override;
@@ -55,6 +55,7 @@ class CpuBackend final : public Backend {
     cpu::attention(c_, w, spec, x);
   }
   void ffn(const FfnWeights& w, float scale, Rows x) override { cpu::ffn(c_, w, scale, x); }
+  void moe(const MoeWeights&, float, Rows) override { TANDEM_CHECK(false, "no expert was packed"); }
   void ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) override {
     cpu::ple(c_, w, ple, layer, scale, x);
   }
@@ -131,11 +132,25 @@ core::Status CpuBackend::reserve_members(int max_rows, int max_head_size) {
   return {};
 }
 
-core::Result<std::unique_ptr<Weight>> CpuBackend::pack(const core::TensorView& view,
-                                                       WeightRole role, std::string_view name) {
-  if (role == WeightRole::kVector) return VectorWeight::create(view, name);
-  if (role == WeightRole::kTable) return TableWeight::create(view, name);
-  TANDEM_ASSIGN(std::unique_ptr<PackedMatrix> packed, pack_matrix(view, c_.team, name));
+core::Status check_built(const WeightView& view, WeightRole role, std::string_view name) {
+  TANDEM_TRY(view.check(name));
+  if (role == WeightRole::kExpert || role == WeightRole::kTokenIds) {
+    return core::unimplemented("tensor " + std::string(name) +
+                               " belongs to a mixture of experts or a centroid head, which the CPU "
+                               "backend does not run; choose the reference backend");
+  }
+  if (!view.is_scaled() && view.e4m3_group == 0) return {};
+  return core::unimplemented("tensor " + std::string(name) +
+                             " has separate scales (FP8 or NVFP4), which the CPU backend does not "
+                             "run; choose the reference backend");
+}
+
+core::Result<std::unique_ptr<Weight>> CpuBackend::pack(const WeightView& view, WeightRole role,
+                                                       std::string_view name) {
+  TANDEM_TRY(check_built(view, role, name));
+  if (role == WeightRole::kVector) return VectorWeight::create(view.tensor, name);
+  if (role == WeightRole::kTable) return TableWeight::create(view.tensor, name);
+  TANDEM_ASSIGN(std::unique_ptr<PackedMatrix> packed, pack_matrix(view.tensor, c_.team, name));
   TANDEM_TRY(fit_workspace(*packed, role));
   return std::unique_ptr<Weight>(std::move(packed));
 }

@@ -72,7 +72,7 @@ class CudaBackend final : public Backend {
   std::string describe() const override { return description_; }
   core::Status configure(const Geometry& geometry) override;
   KvLayout kv_layout() const override { return kv_layout_; }
-  core::Result<std::unique_ptr<Weight>> pack(const core::TensorView& view, WeightRole role,
+  core::Result<std::unique_ptr<Weight>> pack(const WeightView& view, WeightRole role,
                                              std::string_view name) override;
   core::Result<Rows> allocate_rows(int max_rows, int cols, RowSet set) override;
   void read(const Rows& rows, std::span<float> host) override;
@@ -85,6 +85,7 @@ class CudaBackend final : public Backend {
   void ple_inputs(const PleInputWeights& w, Rows x, Rows ple) override;
   void attention(const AttentionWeights& w, const AttentionSpec& spec, Rows x) override;
   void ffn(const FfnWeights& w, float scale, Rows x) override;
+  void moe(const MoeWeights& w, float scale, Rows x) override;
   void ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) override;
   void final_norm(const Head& head, Rows x, Rows h) override;
   void logits(const Head& head, Rows h, Rows out) override;

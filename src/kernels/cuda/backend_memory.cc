@@ -124,8 +124,14 @@ core::Status CudaBackend::configure_rows() {
   return copy_to_.reserve(sequences);
 }
 
-core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const core::TensorView& view, WeightRole role,
+core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& weight, WeightRole role,
                                                         std::string_view name) {
+  if (role == WeightRole::kExpert || role == WeightRole::kTokenIds || weight.is_scaled() ||
+      weight.e4m3_group > 0) {
+    return core::unimplemented(std::string(name) +
+                               ": mixtures of experts, centroid heads, FP8 and NVFP4 are not built for CUDA");
+  }
+  const core::TensorView& view = weight.tensor;
   if (!formats::can_dequantize(view.dtype)) {
     return core::unimplemented(std::string(name) + ": type " + std::string(core::name(view.dtype)) +
                                " is not built for CUDA");
@@ -149,6 +155,10 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const core::TensorView& 
     matrix.bricks = memory.as<std::uint8_t>();
   }
   return core::Result<std::unique_ptr<Weight>>(std::make_unique<CudaWeight>(std::move(memory), matrix));
+}
+
+void CudaBackend::moe(const MoeWeights&, float, Rows) {
+  TANDEM_CHECK(false, "no expert was packed");
 }
 
 core::Result<Rows> CudaBackend::allocate_rows(int max_rows, int cols, RowSet set) {

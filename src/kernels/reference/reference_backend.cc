@@ -1,115 +1,24 @@
 #include "tandem/kernels/reference/reference_backend.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "tandem/core/check.h"
-#include "tandem/kernels/host_kv.h"
-#include "tandem/kernels/host_step.h"
-#include "tandem/kernels/reference/reference_ops.h"
-#include "tandem/kernels/reference/reference_weight.h"
-#include "tandem/kernels/sampling.h"
+#include "tandem/kernels/reference/backend_impl.h"
 
 namespace tandem::kernels {
+namespace reference {
 namespace {
 
-using reference::MatrixView;
-using reference::ReferenceWeight;
-
 constexpr int kPageTokens = 32;
-/// Rows whose logits exist at once in verify() and draft_head().
+/// Rows whose logits exist at once in verify().
 constexpr int kLogitRows = 8;
 
-const ReferenceWeight& weight(const Weight* w) {
-  TANDEM_CHECK(w != nullptr, "a weight of this operation is missing");
-  return static_cast<const ReferenceWeight&>(*w);
-}
-MatrixView matrix(const Weight* w) {
-  return weight(w).matrix();
-}
-std::span<const float> vector(const Weight* w) {
-  return weight(w).vector();
-}
-
-std::span<float> row(const Rows& x, int r) {
-  return {x.data + static_cast<std::ptrdiff_t>(r) * x.cols, static_cast<std::size_t>(x.cols)};
-}
-
-/// Scratch rows that keep their memory from call to call.
-class Workspace {
- public:
-  Rows rows(int num_rows, int cols) {
-    const std::size_t size = static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(cols);
-    if (memory_.size() < size) memory_.resize(size);
-    return {memory_.data(), num_rows, cols};
-  }
-
- private:
-  std::vector<float> memory_;
-};
-
-class ReferenceBackend final : public Backend {
- public:
-  std::string describe() const override { return "reference (f32, 1 thread)"; }
-
-  core::Status configure(const Geometry& geometry) override;
-  KvLayout kv_layout() const override { return kv_.layout(); }
-  core::Result<std::unique_ptr<Weight>> pack(const core::TensorView& view, WeightRole role,
-                                             std::string_view name) override {
-    return ReferenceWeight::create(view, role, name);
-  }
-  core::Result<Rows> allocate_rows(int max_rows, int cols, RowSet set) override;
-  void read(const Rows& rows, std::span<float> host) override;
-  void write(const Rows& rows, std::span<const float> host) override;
-  void set_slot(int slot, const SamplingParams& sampling) override {
-    step_.set_slot(slot, sampling);
-  }
-  SlotSnapshot read_slot(int slot) override { return step_.read_slot(slot); }
-
-  StepShape begin_step(const StepPlan& plan) override { return step_.begin(plan); }
-  void embed(const Weight& table, float scale, Rows x) override;
-  void ple_inputs(const PleInputWeights& w, Rows x, Rows ple) override;
-  void attention(const AttentionWeights& w, const AttentionSpec& spec, Rows x) override;
-  void ffn(const FfnWeights& w, float scale, Rows x) override;
-  void ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) override;
-  void final_norm(const Head& head, Rows x, Rows h) override;
-  void logits(const Head& head, Rows h, Rows out) override;
-  void verify(const Head& head, Rows h) override;
-  void draft_input(const DraftWeights& w, int i, Rows x) override;
-  void draft_head(const DraftWeights& w, int i, Rows x) override;
-  core::Result<StepResult> end_step() override;
-
- private:
-  Rows normed(Rows x, const Weight* norm);
-  Rows linear(const Weight* w, Rows x, Workspace& out);
-  void add_normed(Rows delta, const Weight* post_norm, float scale, Rows x);
-  void write_kv(const AttentionWeights& w, const AttentionSpec& spec, Rows z);
-  void attend_row(const AttentionSpec& spec, const RowInfo& info, std::span<const float> q,
-                  std::span<float> out);
-  reference::HeadCache cache(const AttentionSpec& spec, const RowInfo& info, int kv_head) const;
-  std::span<const float> frequencies(AttentionKind kind) const {
-    return geometry_.rope_frequencies[static_cast<std::size_t>(kind)];
-  }
-  void head_logits(const Head& head, Rows h, float* out);
-  void check_finite(Rows x);
-
-  Geometry geometry_;
-  HostStep step_;
-  HostKv kv_;
-  std::vector<core::Arena> row_memory_;
-  bool has_fault_ = false;
-  Workspace normed_, q_, k_, v_, attended_, projected_, gate_, up_, logits_;
-  std::vector<float> scores_;
-  std::vector<TokenId> chosen_;
-  SamplingScratch sampling_;
-};
+}  // namespace
 
 // ---- memory and slots ---------------------------------------------------------------------------
 
@@ -156,7 +65,7 @@ core::Result<StepResult> ReferenceBackend::end_step() {
 
 void ReferenceBackend::check_finite(Rows x) {
   const std::size_t size = static_cast<std::size_t>(x.rows) * static_cast<std::size_t>(x.cols);
-  if (!reference::all_finite({x.data, size})) has_fault_ = true;
+  if (!all_finite({x.data, size})) has_fault_ = true;
 }
 
 // ---- parts that several operations share --------------------------------------------------------
@@ -165,16 +74,24 @@ Rows ReferenceBackend::normed(Rows x, const Weight* norm) {
   const Rows out = normed_.rows(x.rows, x.cols);
   for (int r = 0; r < x.rows; ++r) {
     std::copy_n(row(x, r).begin(), x.cols, row(out, r).begin());
-    reference::rms_normalize(row(out, r), vector(norm), geometry_.rms_eps);
   }
+  norm_rows(out, norm);
   return out;
 }
 
+/// x = rms(x) * norm; without a norm's weight if that is null.
+void ReferenceBackend::norm_rows(Rows x, const Weight* norm) {
+  for (int r = 0; r < x.rows; ++r) {
+    rms_normalize(row(x, r), norm != nullptr ? vector(norm) : std::span<const float>(),
+                  geometry_.rms_eps);
+  }
+}
+
 Rows ReferenceBackend::linear(const Weight* w, Rows x, Workspace& out) {
-  const MatrixView m = matrix(w);
-  TANDEM_CHECK(m.cols == x.cols, "the weight's inputs must match the width of the rows");
-  const Rows y = out.rows(x.rows, m.rows);
-  reference::linear(m, x.data, x.rows, y.data);
+  const ReferenceWeight& m = weight(w);
+  TANDEM_CHECK(m.cols() == x.cols, "the weight's inputs must match the width of the rows");
+  const Rows y = out.rows(x.rows, static_cast<int>(m.rows()));
+  m.multiply(x.data, x.rows, y.data);
   return y;
 }
 
@@ -183,18 +100,18 @@ void ReferenceBackend::add_normed(Rows delta, const Weight* post_norm, float sca
   for (int r = 0; r < delta.rows; ++r) {
     const std::span<float> d = row(delta, r);
     const std::span<float> out = row(x, r);
-    reference::rms_normalize(d, vector(post_norm), geometry_.rms_eps);
+    rms_normalize(d, vector(post_norm), geometry_.rms_eps);
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = (out[i] + d[i]) * scale;
   }
 }
 
 void ReferenceBackend::head_logits(const Head& head, Rows h, float* out) {
-  const MatrixView table = matrix(head.table);
-  TANDEM_CHECK(table.cols == h.cols, "the head must match the width of the rows");
-  reference::linear(table, h.data, h.rows, out);
+  const ReferenceWeight& table = weight(head.table);
+  TANDEM_CHECK(table.cols() == h.cols, "the head must match the width of the rows");
+  table.multiply(h.data, h.rows, out);
   for (int r = 0; r < h.rows; ++r) {
-    const Rows all{out, h.rows, table.rows};
-    if (head.softcap > 0.0F) reference::softcap(row(all, r), head.softcap);
+    const Rows all{out, h.rows, static_cast<int>(table.rows())};
+    if (head.softcap > 0.0F) softcap(row(all, r), head.softcap);
     for (const TokenId id : geometry_.suppressed) {
       row(all, r)[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
     }
@@ -217,9 +134,10 @@ void ReferenceBackend::ple_inputs(const PleInputWeights& w, Rows x, Rows ple) {
   const float context_scale = 1.0F / std::sqrt(static_cast<float>(x.cols));
   const float token_scale = std::sqrt(static_cast<float>(width));
   constexpr float kSqrtHalf = 0.70710678F;
-  const MatrixView projection = matrix(w.projection);
-  TANDEM_CHECK(projection.rows == ple.cols && projection.cols == x.cols, "wrong projection shape");
-  reference::linear(projection, x.data, x.rows, ple.data);
+  const ReferenceWeight& projection = weight(w.projection);
+  TANDEM_CHECK(projection.rows() == ple.cols && projection.cols() == x.cols,
+               "wrong projection shape");
+  projection.multiply(x.data, x.rows, ple.data);
   const Rows token_part = gate_.rows(1, ple.cols);
   for (int r = 0; r < x.rows; ++r) {
     const RowInfo& info = step_.rows(x.set)[static_cast<std::size_t>(r)];
@@ -227,7 +145,7 @@ void ReferenceBackend::ple_inputs(const PleInputWeights& w, Rows x, Rows ple) {
     for (std::size_t begin = 0; begin < static_cast<std::size_t>(ple.cols); begin += width) {
       const std::span<float> context = row(ple, r).subspan(begin, width);
       for (float& value : context) value *= context_scale;
-      reference::rms_normalize(context, norm, geometry_.rms_eps);
+      rms_normalize(context, norm, geometry_.rms_eps);
       for (std::size_t i = 0; i < width; ++i) {
         context[i] = (context[i] + row(token_part, 0)[begin + i] * token_scale) * kSqrtHalf;
       }
@@ -235,8 +153,8 @@ void ReferenceBackend::ple_inputs(const PleInputWeights& w, Rows x, Rows ple) {
   }
 }
 
-reference::HeadCache ReferenceBackend::cache(const AttentionSpec& spec, const RowInfo& info,
-                                             int kv_head) const {
+HeadCache ReferenceBackend::cache(const AttentionSpec& spec, const RowInfo& info,
+                                  int kv_head) const {
   return {&kv_, spec.kv_layer, kv_head, step_.pages(info.span, spec.kind), spec.head_size};
 }
 
@@ -248,12 +166,12 @@ void ReferenceBackend::write_kv(const AttentionWeights& w, const AttentionSpec& 
   for (int r = 0; r < z.rows; ++r) {
     const RowInfo& info = step_.rows(z.set)[static_cast<std::size_t>(r)];
     for (int g = 0; g < spec.kv_heads; ++g) {
-      const reference::HeadCache head = cache(spec, info, g);
+      const HeadCache head = cache(spec, info, g);
       const std::span<float> key = row(k, r).subspan(static_cast<std::size_t>(g) * size, size);
       const std::span<float> value = row(v, r).subspan(static_cast<std::size_t>(g) * size, size);
-      reference::rms_normalize(key, vector(w.k_norm), geometry_.rms_eps);
-      reference::rotate(key, frequencies(spec.kind), info.position);
-      reference::rms_normalize(value, {}, geometry_.rms_eps);
+      rms_normalize(key, vector(w.k_norm), geometry_.rms_eps);
+      rotate(key, frequencies(spec.kind), info.position);
+      rms_normalize(value, {}, geometry_.rms_eps);
       std::copy(key.begin(), key.end(), head.key(info.position).begin());
       std::copy(value.begin(), value.end(), head.value(info.position).begin());
     }
@@ -268,8 +186,8 @@ void ReferenceBackend::attend_row(const AttentionSpec& spec, const RowInfo& info
   const int heads_per_kv_head = spec.heads / spec.kv_heads;
   for (int head = 0; head < spec.heads; ++head) {
     const std::size_t offset = static_cast<std::size_t>(head) * size;
-    reference::attend(q.subspan(offset, size), cache(spec, info, head / heads_per_kv_head), begin,
-                      info.visible_end, scores_, out.subspan(offset, size));
+    attend(q.subspan(offset, size), cache(spec, info, head / heads_per_kv_head), begin,
+           info.visible_end, scores_, out.subspan(offset, size));
   }
 }
 
@@ -287,24 +205,28 @@ void ReferenceBackend::attention(const AttentionWeights& w, const AttentionSpec&
     const RowInfo& info = step_.rows(x.set)[static_cast<std::size_t>(r)];
     for (std::size_t begin = 0; begin < static_cast<std::size_t>(q.cols); begin += size) {
       const std::span<float> head = row(q, r).subspan(begin, size);
-      reference::rms_normalize(head, vector(w.q_norm), geometry_.rms_eps);
-      reference::rotate(head, frequencies(spec.kind), info.position);
+      rms_normalize(head, vector(w.q_norm), geometry_.rms_eps);
+      rotate(head, frequencies(spec.kind), info.position);
     }
     attend_row(spec, info, row(q, r), row(attended, r));
   }
   add_normed(linear(w.out, attended, projected_), w.post_norm, 1.0F, x);
 }
 
-void ReferenceBackend::ffn(const FfnWeights& w, float scale, Rows x) {
-  const Rows z = normed(x, w.norm);
-  const Rows gate = linear(w.gate, z, gate_);
-  const Rows up = linear(w.up, z, up_);
-  for (int r = 0; r < x.rows; ++r) {
+Rows ReferenceBackend::gated(const Weight* gate_weight, const Weight* up_weight,
+                             const Weight* down_weight, Rows z) {
+  const Rows gate = linear(gate_weight, z, gate_);
+  const Rows up = linear(up_weight, z, up_);
+  for (int r = 0; r < z.rows; ++r) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(gate.cols); ++i) {
-      row(gate, r)[i] = reference::gelu_tanh(row(gate, r)[i]) * row(up, r)[i];
+      row(gate, r)[i] = gelu_tanh(row(gate, r)[i]) * row(up, r)[i];
     }
   }
-  add_normed(linear(w.down, gate, projected_), w.post_norm, scale, x);
+  return linear(down_weight, gate, projected_);
+}
+
+void ReferenceBackend::ffn(const FfnWeights& w, float scale, Rows x) {
+  add_normed(gated(w.gate, w.up, w.down, normed(x, w.norm)), w.post_norm, scale, x);
 }
 
 void ReferenceBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) {
@@ -312,7 +234,7 @@ void ReferenceBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float 
   const std::size_t offset = static_cast<std::size_t>(layer) * static_cast<std::size_t>(gate.cols);
   for (int r = 0; r < x.rows; ++r) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(gate.cols); ++i) {
-      row(gate, r)[i] = reference::gelu_tanh(row(gate, r)[i]) * row(ple, r)[offset + i];
+      row(gate, r)[i] = gelu_tanh(row(gate, r)[i]) * row(ple, r)[offset + i];
     }
   }
   add_normed(linear(w.projection, gate, projected_), w.post_norm, scale, x);
@@ -351,43 +273,10 @@ void ReferenceBackend::verify(const Head& head, Rows h) {
   step_.accept(chosen_, {h.data, static_cast<std::size_t>(h.rows) * h.cols});
 }
 
-// ---- drafter ------------------------------------------------------------------------------------
-
-void ReferenceBackend::draft_input(const DraftWeights& w, int i, Rows x) {
-  TANDEM_CHECK(x.rows == step_.draft_rows(i), "one row per sequence that drafts this far");
-  const int width = geometry_.hidden;
-  const Rows input = gate_.rows(x.rows, 2 * width);
-  for (int r = 0; r < x.rows; ++r) {
-    const std::span<float> embedding = row(input, r).first(static_cast<std::size_t>(width));
-    weight(w.target_embedding).gather(step_.draft_token(i, r), embedding);
-    for (float& value : embedding) value *= w.embedding_scale;
-    std::copy_n(step_.draft_hidden(r).begin(), width, row(input, r).begin() + width);
-  }
-  const MatrixView projection = matrix(w.pre_projection);
-  TANDEM_CHECK(projection.rows == x.cols && projection.cols == input.cols,
-               "wrong pre-projection shape");
-  reference::linear(projection, input.data, x.rows, x.data);
-}
-
-void ReferenceBackend::draft_head(const DraftWeights& w, int i, Rows x) {
-  const Rows y = normed(x, w.head.norm);
-  check_finite(y);
-  const Rows out = logits_.rows(kLogitRows, geometry_.vocab);
-  for (int begin = 0; begin < y.rows; begin += kLogitRows) {
-    const int count = std::min(kLogitRows, y.rows - begin);
-    head_logits(w.head, {row(y, begin).data(), count, y.cols}, out.data);
-    for (int r = 0; r < count; ++r) step_.set_draft(i, begin + r, argmax(row(out, r)));
-  }
-  const Rows hidden = linear(w.post_projection, y, projected_);
-  for (int r = 0; r < y.rows; ++r) {
-    std::copy_n(row(hidden, r).begin(), hidden.cols, step_.draft_hidden(r).begin());
-  }
-}
-
-}  // namespace
+}  // namespace reference
 
 std::unique_ptr<Backend> make_reference_backend() {
-  return std::make_unique<ReferenceBackend>();
+  return std::make_unique<reference::ReferenceBackend>();
 }
 
 }  // namespace tandem::kernels

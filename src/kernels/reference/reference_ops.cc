@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tandem/core/check.h"
+#include "tandem/formats/dequantize.h"
 
 namespace tandem::kernels::reference {
 namespace {
@@ -45,6 +46,21 @@ void linear(MatrixView w, const float* x, int num_rows, float* out) {
   }
 }
 
+float round_to_e4m3(std::span<const float> x, std::span<float> codes) {
+  constexpr float kLargest = 448.0F;
+  constexpr float kSmallestScale = 1.0F / (448.0F * 512.0F);
+  float largest = 0.0F;
+  for (const float value : x) {
+    if (!(std::fabs(value) <= largest)) largest = std::fabs(value);
+  }
+  const float scale = std::max(largest / kLargest, kSmallestScale);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const float code = std::clamp(x[i] / scale, -kLargest, kLargest);
+    codes[i] = formats::e4m3_to_f32(formats::f32_to_e4m3(code));
+  }
+  return scale;
+}
+
 void rms_normalize(std::span<float> x, std::span<const float> weight, float eps) {
   const float mean_square = dot(x, x) / static_cast<float>(x.size());
   const float scale = 1.0F / std::sqrt(mean_square + eps);
@@ -69,6 +85,30 @@ void rotate(std::span<float> x, std::span<const float> frequencies, Position pos
 float gelu_tanh(float x) {
   constexpr float kSqrt2OverPi = 0.79788456F;
   return 0.5F * x * (1.0F + std::tanh(kSqrt2OverPi * (x + 0.044715F * x * x * x)));
+}
+
+void softmax(std::span<float> x) {
+  const float max = *std::max_element(x.begin(), x.end());
+  float total = 0.0F;
+  for (float& value : x) {
+    value = std::exp(value - max);
+    total += value;
+  }
+  for (float& value : x) value /= total;
+}
+
+std::vector<int> largest(std::span<const float> x, int n) {
+  std::vector<int> chosen;
+  std::vector<bool> is_taken(x.size());
+  while (static_cast<int>(chosen.size()) < n) {
+    std::size_t best = x.size();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (!is_taken[i] && (best == x.size() || x[i] > x[best])) best = i;
+    }
+    is_taken[best] = true;
+    chosen.push_back(static_cast<int>(best));
+  }
+  return chosen;
 }
 
 void softcap(std::span<float> x, float cap) {

@@ -27,6 +27,11 @@ float dot(std::span<const float> a, std::span<const float> b);
 /// out[r, n] = w.row(n) . x[r]. x: [num_rows, w.cols], out: [num_rows, w.rows].
 void linear(MatrixView w, const float* x, int num_rows, float* out);
 
+/// Rounds x to e4m3 with one dynamic scale s = max(max|x| / 448, 1 / (448 * 512)): codes[i] = the
+/// e4m3 value nearest to x[i] / s. Returns s. A value that is not finite makes s so.
+/// spec/formats.md section 6.
+float round_to_e4m3(std::span<const float> x, std::span<float> codes);
+
 /// x = x / sqrt(mean(x^2) + eps) * weight; an empty weight is all ones. spec/model.md section 2.
 void rms_normalize(std::span<float> x, std::span<const float> weight, float eps);
 
@@ -36,6 +41,12 @@ void rotate(std::span<float> x, std::span<const float> frequencies, Position pos
 
 /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). spec/model.md section 7.
 float gelu_tanh(float x);
+
+/// x = exp(x - max x) / (sum of these).
+void softmax(std::span<float> x);
+
+/// Indices of the n largest values, largest first, the lower index first on ties. n in [0, size].
+std::vector<int> largest(std::span<const float> x, int n);
 
 /// x = cap * tanh(x / cap).
 void softcap(std::span<float> x, float cap);
