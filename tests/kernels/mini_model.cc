@@ -53,11 +53,11 @@ MiniModel::MiniModel(const BackendFactory& factory, DType dtype) : rig_(factory,
   }
   head_ = {rig_.norm(d.hidden, 5), embedding_, 30.0F};
 
-  draft_ends_ = {embedding_,
-                 rig_.linear(dtype, kDraftWidth, 2 * d.hidden, 6),
-                 rig_.linear(dtype, d.hidden, kDraftWidth, 7),
-                 {rig_.norm(kDraftWidth, 8), rig_.table(dtype, d.vocab, kDraftWidth, 9), 0.0F},
-                 std::sqrt(static_cast<float>(d.hidden))};
+  draft_ends_.target_embedding = embedding_;
+  draft_ends_.pre_projection = rig_.linear(dtype, kDraftWidth, 2 * d.hidden, 6);
+  draft_ends_.post_projection = rig_.linear(dtype, d.hidden, kDraftWidth, 7);
+  draft_ends_.head = {rig_.norm(kDraftWidth, 8), rig_.table(dtype, d.vocab, kDraftWidth, 9), 0.0F};
+  draft_ends_.embedding_scale = std::sqrt(static_cast<float>(d.hidden));
   for (std::size_t l = 0; l < 2; ++l) {
     const auto seed = static_cast<std::uint32_t>(1000 + 100 * l);
     Layer layer;

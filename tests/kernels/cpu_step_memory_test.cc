@@ -1,0 +1,46 @@
+// The step loop of the CPU backend asks for no memory once it has run: a stall of the allocator
+// would be a stall of every sequence.
+
+#include <gtest/gtest.h>
+
+#include "allocation_counter.h"
+#include "mini_model.h"
+#include "tandem/kernels/cpu/cpu_backend.h"
+
+namespace tandem::test {
+namespace {
+
+using kernels::Keep;
+
+TEST(CpuStepMemory, OnlyTheResultIsAllocatedAfterWarmUp) {
+  const BackendFactory factory = {"cpu", [] {
+                                    kernels::CpuOptions options;
+                                    options.threads = 2;
+                                    return kernels::make_cpu_backend(options);
+                                  }};
+  MiniModel model(factory, core::DType::kQ4_K);
+  OpRig& rig = model.rig();
+  const std::vector<TokenId> text(20, 3);
+  kernels::StepPlan prompts;
+  for (int slot = 0; slot < 4; ++slot) {
+    kernels::SamplingParams sampling;
+    sampling.temperature = slot % 2 == 0 ? 0.0F : 1.0F;
+    sampling.top_k = 40;
+    rig.backend().set_slot(slot, sampling);
+    prompts.spans.push_back(rig.prompt(slot, text, 0, Keep::kLast, 2));
+  }
+  model.step(prompts);
+  for (int i = 0; i < 8; ++i) {
+    kernels::StepPlan plan;
+    for (int slot = 0; slot < 4; ++slot) plan.spans.push_back(rig.decode(slot, 2, 2));
+    const long before = num_allocations();
+    const kernels::StepResult result = model.step(plan);
+    const long during = num_allocations() - before;
+    if (i >= 2) {
+      EXPECT_LE(during, 1) << "step " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::test
