@@ -47,6 +47,10 @@ class OutputParser {
   /// reason for the end is tool_calls unless a limit was hit.
   bool has_calls() const { return has_calls_; }
 
+  /// Where the next ordinary token belongs.
+  bool in_content() const { return state_ == State::kContent; }
+  bool in_thought() const { return state_ == State::kThought; }
+
  private:
   enum class State { kContent, kThought, kCall };
 

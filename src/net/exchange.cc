@@ -40,6 +40,8 @@ std::string_view reason_phrase(int status) {
       return "Internal Server Error";
     case 501:
       return "Not Implemented";
+    case 504:
+      return "Gateway Timeout";
     case 503:
       return "Service Unavailable";
     default:

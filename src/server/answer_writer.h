@@ -1,49 +1,47 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
-#include "tandem/engine/request.h"
 #include "tandem/server/api_error.h"
+#include "tandem/server/choice_output.h"
 
 namespace tandem::server {
 
-enum class Endpoint { kChat, kCompletion };
+/// What does not change in an answer.
+struct AnswerHead {
+  std::string id;
+  std::int64_t created = 0;  ///< Unix time in seconds
+  std::string model;
+  std::string fingerprint;
+  int num_choices = 1;
+  bool is_stream = false;
+  bool include_usage = false;     ///< streams: a usage chunk at the end, null before
+  bool continuous_usage = false;  ///< streams: the usage so far in every chunk
+  const tokenizer::Tokenizer* tokenizer = nullptr;  ///< spells tokens; outlives the writer
+  std::function<std::string()> new_call_id;         ///< ids of tool calls
+};
 
-/// Writes the answers of one generation in OpenAI's form, as server-sent events or whole. Text is
-/// put between prepared halves; nothing is parsed or allocated per event. Thread: one.
+/// Writes one answer in the form of its endpoint. Streams: each call appends its events, as
+/// "data: ...\n\n". Whole answers: nothing is written before close(), which writes the body.
+/// Calls come as open, then add and end of the choices in any order, then close. Thread: one.
 class AnswerWriter {
  public:
-  struct Head {
-    Endpoint endpoint = Endpoint::kChat;
-    std::string id;
-    std::int64_t created = 0;  ///< Unix time in seconds
-    std::string model;
-    std::string fingerprint;
-    bool include_usage = false;  ///< streams: a usage chunk at the end, null before
-  };
-  explicit AnswerWriter(const Head& head);
-
-  // Events of a stream, each appended to `out` as "data: ...\n\n".
-  void append_opening(std::string& out) const;  ///< the role; nothing for text completions
-  void append_text(std::string& out, std::string_view text) const;
-  void append_finish(std::string& out, engine::FinishReason reason) const;
-  void append_usage(std::string& out, const engine::Usage& usage) const;
-  static void append_error(std::string& out, const ApiError& error);
-  static void append_done(std::string& out);
-
-  /// The body of an answer that is not streamed.
-  std::string whole(std::string_view text, engine::FinishReason reason,
-                    const engine::Usage& usage) const;
-
- private:
-  bool is_chat_;
-  std::string chunk_head_;  // up to the choices
-  std::string whole_head_;
-  std::string text_head_;  // a chunk up to its text
-  std::string text_tail_;  // and after it
-  std::string tail_;       // after the choices
+  virtual ~AnswerWriter() = default;
+  virtual void open(std::string& out) = 0;
+  /// `usage`: of the whole answer so far.
+  virtual void add(std::string& out, int choice, Delta delta, const AnswerUsage& usage) = 0;
+  virtual void end(std::string& out, int choice, std::string_view finish_reason,
+                   const AnswerUsage& usage) = 0;
+  virtual void close(std::string& out, const AnswerUsage& usage) = 0;
+  /// Streams: the event that ends an answer early.
+  virtual void fail(std::string& out, const ApiError& error);
 };
+
+std::unique_ptr<AnswerWriter> make_chat_writer(AnswerHead head);
+std::unique_ptr<AnswerWriter> make_completion_writer(AnswerHead head);
 
 }  // namespace tandem::server

@@ -15,6 +15,16 @@ std::optional<std::string_view> text_of(const json::value& value) {
   return std::string_view(*text);
 }
 
+std::variant<json::object, ApiError> parse_object(std::string_view body) {
+  core::Result<json::value> value = chat::parse_json(body);
+  if (!value.ok()) {
+    return invalid_request("The body is not valid JSON: " + value.status().message() + ".");
+  }
+  json::object* object = value->if_object();
+  if (object == nullptr) return invalid_request("The body must be a JSON object.");
+  return std::move(*object);
+}
+
 const json::value* BodyReader::find(std::string_view name) const {
   const json::value* value = object_.if_contains(name);
   return value == nullptr || value->is_null() ? nullptr : value;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "tandem/server/api_error.h"
 
@@ -14,6 +15,9 @@ namespace tandem::server {
 /// The text of a JSON string; nothing for other values (chat::parse_json keeps large integers in
 /// strings, they are no text).
 std::optional<std::string_view> text_of(const boost::json::value& value);
+
+/// Parses a request body, which must be a JSON object.
+std::variant<boost::json::object, ApiError> parse_object(std::string_view body);
 
 /// Reads typed fields of a JSON object and keeps the first error, which names the field by its
 /// path. A field that is absent or null yields nothing. Thread: one.

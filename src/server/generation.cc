@@ -8,6 +8,8 @@
 namespace tandem::server {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 std::string_view metric_name(engine::FinishReason reason) {
   switch (reason) {
     case engine::FinishReason::kStop:
@@ -27,37 +29,44 @@ std::optional<ApiError> error_of(const engine::Event& event) {
   if (event.finish == engine::FinishReason::kCancelled) {
     return unavailable_now("The request was cancelled: the server is shutting down.", "draining");
   }
-  if (event.finish == engine::FinishReason::kError) return from_status(event.error);
-  return std::nullopt;
+  if (event.finish != engine::FinishReason::kError) return std::nullopt;
+  if (event.error.code() == core::Code::kCancelled) {
+    ApiError error = http_error(504, "The request was not answered in time.");
+    error.code = "deadline_exceeded";
+    return error;
+  }
+  return from_status(event.error);
 }
 
 }  // namespace
 
-Generation::Generation(std::shared_ptr<Service> service, Endpoint endpoint,
-                       std::unique_ptr<Reply> reply, std::uint64_t id)
-    : service_(std::move(service)), endpoint_(endpoint), reply_(std::move(reply)), engine_id_(id) {}
+Generation::Generation(std::shared_ptr<Service> service, const Endpoint& endpoint,
+                       std::unique_ptr<Reply> reply, std::uint64_t first_id)
+    : service_(std::move(service)),
+      endpoint_(endpoint),
+      reply_(std::move(reply)),
+      first_id_(first_id) {}
 
 Generation::~Generation() {
   if (is_client_gone_) reply_->mark_client_gone();
-  service_->in_flight().leave(engine_id_);
+  service_->in_flight().leave(first_id_);
 }
 
-void Generation::start(std::shared_ptr<Service> service, Endpoint endpoint,
+void Generation::start(std::shared_ptr<Service> service, const Endpoint& endpoint,
                        net::HttpRequest request, std::unique_ptr<Reply> reply) {
   if (refuse_unless_serving(*service, *reply)) return;
-  const std::uint64_t id = service->next_engine_id();
-  if (!service->in_flight().enter(id)) {
-    return reply->send_error(unavailable_now("The server is shutting down.", "draining"));
-  }
-  PromptPool& prompts = service->prompts();
+  const std::uint64_t id = service->reserve_engine_ids(kMaxChoices);
   const std::shared_ptr<Generation> self(
       new Generation(std::move(service), endpoint, std::move(reply), id));
+  if (!self->service_->in_flight().enter(id, self)) {
+    return self->reply_->send_error(unavailable_now("The server is shutting down.", "draining"));
+  }
   self->reply_->on_disconnect([weak = std::weak_ptr(self)] {
     if (const auto generation = weak.lock()) generation->on_client_gone();
   });
   const std::size_t bytes = request.body.size();
   const auto body = std::make_shared<const std::string>(std::move(request.body));
-  if (!prompts.submit(bytes, [self, body] { self->prepare(*body); })) {
+  if (!self->service_->prompts().submit(bytes, [self, body] { self->prepare(*body); })) {
     self->reply_->send_error(
         unavailable_now("Too many requests wait to be read; try again soon.", "overloaded"));
   }
@@ -65,105 +74,206 @@ void Generation::start(std::shared_ptr<Service> service, Endpoint endpoint,
 
 void Generation::prepare(std::string_view body) {
   if (is_client_gone_) return;
-  const ServedModel& model = service_->model();
-  const std::string& model_name = service_->options().model_name;
-  auto prepared = endpoint_ == Endpoint::kChat ? prepare_chat(body, model, model_name)
-                                               : prepare_completion(body, model, model_name);
+  auto prepared =
+      endpoint_.prepare(body, service_->model(), service_->options().model_name);
   if (const auto* error = std::get_if<ApiError>(&prepared)) return reply_->send_error(*error);
-  submit(std::get<PreparedRequest>(std::move(prepared)));
+  make_choices(std::get<PreparedRequest>(std::move(prepared)));
+  const core::Status status = submit(0);
+  if (!status.ok()) reply_->send_error(from_status(status));
 }
 
-void Generation::submit(PreparedRequest prepared) {
-  const ServedModel& model = service_->model();
+void Generation::make_choices(PreparedRequest prepared) {
   GenerationParams& params = prepared.params;
   is_stream_ = params.stream;
-  include_usage_ = params.include_usage;
-  writer_.emplace(AnswerWriter::Head{
-      .endpoint = endpoint_,
-      .id = service_->random_id(endpoint_ == Endpoint::kChat ? "chatcmpl-" : "cmpl-"),
-      .created = std::time(nullptr),
-      .model = service_->options().model_name,
-      .fingerprint = model.fingerprint,
-      .include_usage = include_usage_});
+  if (!params.seed) params.seed = service_->random_number();
+  const auto n = static_cast<std::size_t>(params.n);
+  const std::size_t num_choices = prepared.prompts.size() * n;
+  choices_.reserve(num_choices);
+  for (std::size_t i = 0; i < num_choices; ++i) {
+    ChoiceOutput output(*service_->model().tokenizer,
+                        {.is_chat = endpoint_.is_chat,
+                         .stop = params.stop,
+                         .stop_tokens = params.stop_tokens,
+                         .ignore_eos = params.ignore_eos,
+                         .parallel_tool_calls = prepared.parallel_tool_calls});
+    choices_.push_back(
+        {engine_request(params, i, prepared.prompts[i / n]), std::move(output), i % n == 0, {}});
+    if (!prepared.echoes.empty()) echoes_.push_back(prepared.echoes[i / n]);
+  }
+  AnswerHead head = answer_head(params);
+  head.num_choices = static_cast<int>(num_choices);
+  writer_ = endpoint_.make_writer(std::move(head));
+}
 
+engine::Request Generation::engine_request(const GenerationParams& params, std::size_t index,
+                                           const std::vector<TokenId>& prompt) const {
   engine::Request request;
-  request.id = engine_id_;
-  request.prompt = std::move(prepared.prompt);
+  request.id = first_id_ + index;
+  request.prompt = prompt;
   request.sampling = params.sampling;
-  request.sampling.seed = params.seed ? *params.seed : service_->random_number();
-  const int room = model.max_context - static_cast<int>(request.prompt.size());
+  request.sampling.seed = *params.seed + index;
+  request.penalties = params.penalties;
+  request.logit_bias = params.logit_bias;
+  const int room = service_->model().max_context - static_cast<int>(prompt.size());
   request.max_tokens = params.max_tokens == 0 ? room : std::min(params.max_tokens, room);
-  request.stop = std::move(params.stop);
+  request.min_tokens = params.min_tokens;
+  if (!endpoint_.is_chat) request.stop = params.stop;
+  request.stop_tokens = params.stop_tokens;
   request.ignore_eos = params.ignore_eos;
   request.draft_length = params.draft_length;
-  const core::Status status = model.engine->submit(
-      std::move(request),
-      [self = shared_from_this()](const engine::Event& event) { self->on_event(event); });
-  if (!status.ok()) return reply_->send_error(from_status(status));
-  // The client may have left between the first look and the submission.
-  if (is_client_gone_) model.engine->cancel(engine_id_);
+  request.logprobs = params.logprobs;
+  const auto timeout = service_->options().request_timeout;
+  if (timeout.count() > 0) request.deadline = reply_->arrival() + timeout;
+  return request;
+}
+
+AnswerHead Generation::answer_head(const GenerationParams& params) const {
+  return {.id = service_->random_id(endpoint_.id_prefix),
+          .created = std::time(nullptr),
+          .model = service_->options().model_name,
+          .fingerprint = service_->model().fingerprint,
+          .is_stream = params.stream,
+          .include_usage = params.include_usage,
+          .continuous_usage = params.continuous_usage,
+          .tokenizer = service_->model().tokenizer.get(),
+          .new_call_id = [service = service_] { return service->random_id("call_"); }};
+}
+
+core::Status Generation::submit(std::size_t index) {
+  engine::Engine& engine = *service_->model().engine;
+  TANDEM_TRY(engine.submit(std::move(choices_[index].request),
+                           [self = shared_from_this(), index](const engine::Event& event) {
+                             self->on_event(index, event);
+                           }));
+  num_submitted_ = index + 1;
+  // The end may have come between the last look and the submission.
+  if (is_client_gone_ || is_cancelled_) engine.cancel(first_id_ + index);
+  return {};
+}
+
+void Generation::cancel() {
+  is_cancelled_ = true;
+  for (std::size_t i = 0; i < num_submitted_; ++i) service_->model().engine->cancel(first_id_ + i);
 }
 
 void Generation::on_client_gone() {
   is_client_gone_ = true;
-  service_->model().engine->cancel(engine_id_);
+  cancel();
 }
 
-void Generation::on_event(const engine::Event& event) {
-  if (!event.tokens.empty()) observe(event);
-  if (is_client_gone_ && !event.finish) return;
-  is_stream_ ? stream(event) : collect(event);
-  if (event.finish) end(event);
-}
-
-void Generation::observe(const engine::Event& event) {
-  const auto now = std::chrono::steady_clock::now();
-  Metrics& metrics = service_->metrics();
-  if (!last_token_) {
-    metrics.observe_first_token(now - reply_->arrival());
-  } else {
-    metrics.observe_next_tokens(now - *last_token_, static_cast<int>(event.tokens.size()));
+void Generation::on_event(std::size_t index, const engine::Event& event) {
+  Choice& choice = choices_[index];
+  if (!event.tokens.empty()) observe_tokens(choice, event);
+  if (!is_done_ && !is_client_gone_ && !choice.output.is_finished()) {
+    if (const auto error = error_of(event)) {
+      fail(*error);
+    } else if (open()) {
+      push(index, event);
+      send();
+    }
   }
-  last_token_ = now;
+  if (event.finish) observe_end(choice, event);
 }
 
-void Generation::stream(const engine::Event& event) {
-  const std::optional<ApiError> error = error_of(event);
-  if (error && !is_stream_open_) return reply_->send_error(*error);
+/// Begins the answer with its first event. False: the answer has failed.
+bool Generation::open() {
   text_.clear();
-  if (!is_stream_open_) {
-    is_stream_open_ = true;
-    reply_->start_stream();
-    writer_->append_opening(text_);
+  if (std::exchange(is_open_, true)) return true;
+  for (std::size_t i = 1; i < choices_.size(); ++i) {
+    const core::Status status = submit(i);
+    if (!status.ok()) {
+      fail(from_status(status));
+      return false;
+    }
   }
-  if (!event.text.empty()) writer_->append_text(text_, event.text);
-  if (error) {
-    AnswerWriter::append_error(text_, *error);
-  } else if (event.finish) {
-    writer_->append_finish(text_, *event.finish);
-    if (include_usage_) writer_->append_usage(text_, event.usage);
-    AnswerWriter::append_done(text_);
+  writer_->open(text_);
+  for (std::size_t i = 0; i < echoes_.size(); ++i) {
+    Delta echo;
+    echo.text = std::move(echoes_[i]);
+    writer_->add(text_, static_cast<int>(i), std::move(echo), usage());
   }
-  // False when the client has gone or reads too slowly: on_client_gone() follows.
-  if (event.finish) {
+  return true;
+}
+
+void Generation::push(std::size_t index, const engine::Event& event) {
+  ChoiceOutput& output = choices_[index].output;
+  const int number = static_cast<int>(index);
+  Delta delta = output.push(event);
+  const AnswerUsage so_far = usage();
+  if (!delta.empty()) writer_->add(text_, number, std::move(delta), so_far);
+  if (!output.is_finished()) return;
+  writer_->end(text_, number, output.finish_reason(), so_far);
+  if (!event.finish) service_->model().engine->cancel(first_id_ + index);
+  if (++num_finished_ < choices_.size()) return;
+  is_done_ = true;
+  writer_->close(text_, so_far);
+  reply_->set_usage(so_far);
+}
+
+/// Sends what the event added. A write that fails means that the client has gone or reads too
+/// slowly: on_client_gone() follows.
+void Generation::send() {
+  if (!is_stream_) {
+    if (is_done_) reply_->send_json(200, std::move(text_));
+    return;
+  }
+  if (!reply_->is_stream_started()) reply_->start_stream();
+  if (is_done_) {
     reply_->finish(text_);
   } else if (!text_.empty()) {
     reply_->write(text_);
   }
 }
 
-void Generation::collect(const engine::Event& event) {
-  text_ += event.text;
-  if (!event.finish) return;
-  if (const auto error = error_of(event)) return reply_->send_error(*error);
-  reply_->send_json(200, writer_->whole(text_, *event.finish, event.usage));
+void Generation::fail(const ApiError& error) {
+  is_done_ = true;
+  reply_->set_usage(usage());
+  if (reply_->is_stream_started()) {
+    text_.clear();
+    writer_->fail(text_, error);
+    reply_->finish(text_);
+  } else {
+    reply_->send_error(error);
+  }
+  cancel();
 }
 
-void Generation::end(const engine::Event& event) {
-  reply_->set_usage(event.usage);
-  service_->metrics().observe_end(metric_name(*event.finish),
-                                  std::chrono::steady_clock::now() - reply_->arrival(),
+void Generation::observe_tokens(Choice& choice, const engine::Event& event) const {
+  const auto now = Clock::now();
+  Metrics& metrics = service_->metrics();
+  if (!choice.last_token) {
+    metrics.observe_first_token(now - reply_->arrival());
+  } else {
+    metrics.observe_next_tokens(now - *choice.last_token, static_cast<int>(event.tokens.size()));
+  }
+  choice.last_token = now;
+}
+
+void Generation::observe_end(const Choice& choice, const engine::Event& event) {
+  const bool is_complete = choice.output.is_finished();  // perhaps before the engine knew
+  const auto reason = is_complete && event.finish == engine::FinishReason::kCancelled
+                          ? engine::FinishReason::kStop
+                          : *event.finish;
+  service_->metrics().observe_end(metric_name(reason), Clock::now() - reply_->arrival(),
                                   event.usage);
+  if (!is_done_) reply_->set_usage(event.usage);
+}
+
+/// Of all choices so far; a prompt counts once.
+AnswerUsage Generation::usage() const {
+  AnswerUsage total;
+  for (const Choice& choice : choices_) {
+    const AnswerUsage& each = choice.output.usage();
+    if (choice.leads_prompt) {
+      total.prompt_tokens += each.prompt_tokens;
+      total.cached_tokens += each.cached_tokens;
+    }
+    total.completion_tokens += each.completion_tokens;
+    total.reasoning_tokens += each.reasoning_tokens;
+    total.drafted_tokens += each.drafted_tokens;
+    total.accepted_tokens += each.accepted_tokens;
+  }
+  return total;
 }
 
 }  // namespace tandem::server

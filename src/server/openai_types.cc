@@ -4,210 +4,48 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
-#include <limits>
-#include <span>
 #include <utility>
 
 #include "tandem/chat/normalize.h"
-#include "tandem/chat/wire_json.h"
 #include "tandem/server/body_reader.h"
 
 namespace tandem::server {
-namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kMaxStops = 16;
-constexpr std::size_t kMaxStopBytes = 1024;
-constexpr int kMaxInt = std::numeric_limits<int>::max();
+namespace {
 
-/// A member that this server cannot honour, and the values that ask for nothing.
-struct Unsupported {
-  std::string_view name;
-  bool (*is_neutral)(const json::value& value);
-};
-
-bool never(const json::value&) {
-  return false;
-}
-bool is_false(const json::value& value) {
-  return value.is_bool() && !value.get_bool();
-}
-bool is_zero(const json::value& value) {
-  return value.is_number() && value.to_number<double>() == 0;
-}
-bool is_one(const json::value& value) {
-  return value.is_number() && value.to_number<double>() == 1;
-}
-bool is_empty(const json::value& value) {
-  if (const auto* object = value.if_object()) return object->empty();
-  if (const auto* array = value.if_array()) return array->empty();
-  const auto text = text_of(value);
-  return text && text->empty();
-}
 template <const char*... kTexts>
 bool is_text(const json::value& value) {
   const auto text = text_of(value);
   return text && ((*text == kTexts) || ...);
 }
-bool is_plain_text_format(const json::value& value) {
-  const auto* object = value.if_object();
-  const auto* type = object == nullptr ? nullptr : object->if_contains("type");
-  return type != nullptr && text_of(*type) == "text";
-}
 bool is_text_only(const json::value& value) {
   const auto* array = value.if_array();
   return array != nullptr && array->size() == 1 && text_of(array->front()) == "text";
-}
-/// vLLM's switches of the chat template: thinking is off, the others have no effect here.
-bool is_without_thinking(const json::value& value) {
-  const auto* object = value.if_object();
-  if (object == nullptr) return false;
-  const auto* thinking = object->if_contains("enable_thinking");
-  return thinking == nullptr || thinking->is_null() || is_false(*thinking);
 }
 
 constexpr char kNone[] = "none";
 constexpr char kAuto[] = "auto";
 constexpr char kMedium[] = "medium";
 
-constexpr Unsupported kUnsupportedAnywhere[] = {
-    {"n", is_one},
-    {"best_of", is_one},
-    {"logit_bias", is_empty},
-    {"presence_penalty", is_zero},
-    {"frequency_penalty", is_zero},
-    {"repetition_penalty", is_one},
-    {"repeat_penalty", is_one},
-    {"min_tokens", is_zero},
-    {"stop_token_ids", is_empty},
-    {"prompt_logprobs", never},
-    {"guided_json", never},
-    {"guided_regex", never},
-    {"guided_choice", never},
-    {"guided_grammar", never},
-    {"structured_outputs", never},
-    {"grammar", is_empty},
-    {"json_schema", never},
-    {"response_format", is_plain_text_format},
-};
-
 constexpr Unsupported kUnsupportedInChat[] = {
-    {"tools", is_empty},
-    {"tool_choice", is_text<kNone, kAuto>},
     {"functions", is_empty},
     {"function_call", is_text<kNone, kAuto>},
-    {"logprobs", is_false},
-    {"top_logprobs", is_zero},
     {"modalities", is_text_only},
     {"audio", never},
     {"prediction", never},
-    {"reasoning_effort", is_text<kNone>},
     {"verbosity", is_text<kMedium>},
     {"web_search_options", never},
     {"store", is_false},
     {"chat_template", never},
-    {"chat_template_kwargs", is_without_thinking},
     {"continue_final_message", is_false},
 };
 
 constexpr Unsupported kUnsupportedInCompletions[] = {
-    {"logprobs", never},
-    {"echo", is_false},
     {"suffix", is_empty},
 };
-
-void refuse_unsupported(BodyReader& reader, std::span<const Unsupported> members) {
-  for (const Unsupported& member : members) {
-    const json::value* value = reader.find(member.name);
-    if (value != nullptr && !member.is_neutral(*value)) reader.fail(not_supported(member.name));
-  }
-}
-
-void read_stop(BodyReader& reader, std::vector<std::string>& stop) {
-  const json::value* value = reader.find("stop");
-  if (value == nullptr) return;
-  const auto is_usable = [](std::string_view text) {
-    return !text.empty() && text.size() <= kMaxStopBytes;
-  };
-  const auto fail = [&reader] {
-    reader.fail("stop", fmt::format("must be a string or an array of at most {} strings, each of "
-                                    "1 to {} bytes",
-                                    kMaxStops, kMaxStopBytes));
-  };
-  if (const auto text = text_of(*value)) {
-    if (!is_usable(*text)) return fail();
-    stop.emplace_back(*text);
-    return;
-  }
-  const json::array* array = value->if_array();
-  if (array == nullptr || array->size() > kMaxStops) return fail();
-  for (const json::value& item : *array) {
-    const auto text = text_of(item);
-    if (!text || !is_usable(*text)) return fail();
-    stop.emplace_back(*text);
-  }
-}
-
-void read_stream_options(BodyReader& reader, GenerationParams& params) {
-  const json::value* value = reader.find("stream_options");
-  if (value == nullptr) return;
-  const json::object* object = value->if_object();
-  if (object == nullptr) return reader.fail("stream_options", "must be an object");
-  if (!params.stream) {
-    return reader.fail("stream_options", "is only allowed when 'stream' is true");
-  }
-  BodyReader options(*object, "stream_options");
-  params.include_usage = options.boolean("include_usage").value_or(false);
-  const json::value* continuous = options.find("continuous_usage_stats");
-  if (continuous != nullptr && !is_false(*continuous)) {
-    options.fail(not_supported("stream_options.continuous_usage_stats"));
-  }
-  if (options.error()) reader.fail(*options.error());
-}
-
-void read_sampling(BodyReader& reader, kernels::SamplingParams& sampling) {
-  if (const auto value = reader.number("temperature", 0, 2)) {
-    sampling.temperature = static_cast<float>(*value);
-  }
-  if (const auto value = reader.integer("top_k", -1, kMaxInt)) {
-    sampling.top_k = static_cast<std::int32_t>(std::max<std::int64_t>(*value, 0));  // -1: off
-  }
-  if (const auto value = reader.number("top_p", 0, 1)) {
-    // 0 keeps the best token alone, as any value below its probability does.
-    sampling.top_p = std::max(static_cast<float>(*value), std::numeric_limits<float>::min());
-  }
-  if (const auto value = reader.number("min_p", 0, 1)) {
-    sampling.min_p = static_cast<float>(*value);
-  }
-}
-
-GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults) {
-  GenerationParams params;
-  params.model = std::string(reader.string("model").value_or(""));
-  params.sampling = defaults;
-  read_sampling(reader, params.sampling);
-  constexpr auto kAnyInteger = std::numeric_limits<std::int64_t>::min();
-  if (const auto seed =
-          reader.integer("seed", kAnyInteger, std::numeric_limits<std::int64_t>::max())) {
-    params.seed = static_cast<std::uint64_t>(*seed);
-  }
-  const auto max_tokens = reader.integer("max_tokens", 1, kMaxInt);
-  const auto max_completion_tokens = reader.integer("max_completion_tokens", 1, kMaxInt);
-  params.max_tokens = static_cast<int>(max_completion_tokens.value_or(max_tokens.value_or(0)));
-  read_stop(reader, params.stop);
-  params.ignore_eos = reader.boolean("ignore_eos").value_or(false);
-  if (const auto length = reader.integer("draft_length", 0, kMaxDraft)) {
-    params.draft_length = static_cast<int>(*length);
-  }
-  params.stream = reader.boolean("stream").value_or(false);
-  read_stream_options(reader, params);
-  reader.string("user");
-  refuse_unsupported(reader, kUnsupportedAnywhere);
-  return params;
-}
 
 bool is_media(std::string_view part_type) {
   constexpr std::array<std::string_view, 6> kMedia = {"image_url", "input_image", "input_audio",
@@ -236,8 +74,116 @@ void refuse_media(BodyReader& reader, const json::array& messages) {
 ApiError from_conversation_error(const core::Status& status) {
   const std::string& message = status.message();
   const std::size_t colon = message.find(": ");
-  const bool names_member = message.starts_with("messages") && colon != std::string::npos;
+  const bool names_member =
+      (message.starts_with("messages") || message.starts_with("tools")) &&
+      colon != std::string::npos;
   return invalid_request(message, names_member ? message.substr(0, colon) : "messages");
+}
+
+/// strict asks that arguments obey the schema, which takes a mask over the tokens.
+void refuse_strict_tools(BodyReader& reader, const json::array& tools) {
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const auto* tool = tools[i].if_object();
+    const auto* function = tool == nullptr ? nullptr : tool->if_contains("function");
+    const auto* members = function == nullptr ? nullptr : function->if_object();
+    const auto* strict = members == nullptr ? nullptr : members->if_contains("strict");
+    if (strict != nullptr && is_true(*strict)) {
+      reader.fail(not_supported(fmt::format("tools[{}].function.strict", i)));
+    }
+  }
+}
+
+/// False if the choice is that no tool be used: then none is shown to the model.
+bool read_tool_choice(BodyReader& reader) {
+  const json::value* value = reader.find("tool_choice");
+  if (value == nullptr) return true;
+  const auto text = text_of(*value);
+  if (text == "none") return false;
+  if (text == "auto") return true;
+  if (text == "required" || value->is_object()) {
+    reader.fail(not_supported("tool_choice"));
+  } else {
+    reader.fail("tool_choice", "must be \"none\", \"auto\", \"required\" or an object that names "
+                               "a function");
+  }
+  return true;
+}
+
+void read_template_switches(BodyReader& reader, chat::Conversation& conversation) {
+  conversation.enable_thinking = read_effort(reader, "reasoning_effort").value_or(false);
+  const json::value* value = reader.find("chat_template_kwargs");
+  if (value == nullptr) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.fail("chat_template_kwargs", "must be an object");
+  BodyReader switches(*object, "chat_template_kwargs");
+  if (const auto thinking = switches.boolean("enable_thinking")) {
+    conversation.enable_thinking = *thinking;
+  }
+  if (switches.error()) reader.fail(*switches.error());
+}
+
+void read_chat_logprobs(BodyReader& reader, GenerationParams& params) {
+  const bool is_wanted = reader.boolean("logprobs").value_or(false);
+  const auto top = reader.integer("top_logprobs", 0, kernels::kMaxTopLogprobs);
+  if (top.value_or(0) > 0 && !is_wanted) {
+    return reader.fail("top_logprobs", "is only allowed when 'logprobs' is true");
+  }
+  if (is_wanted) params.logprobs = static_cast<int>(top.value_or(0));
+}
+
+void read_prompts(BodyReader& reader, std::vector<Prompt>& prompts) {
+  const json::value* value = reader.find("prompt");
+  const auto fail = [&reader] {
+    reader.fail("prompt", "must be a string, an array of token ids, or an array of either");
+  };
+  if (value == nullptr) return fail();
+  const json::array* array = value->if_array();
+  if (array == nullptr || (!array->empty() && array->front().is_number())) {
+    auto prompt = read_prompt(*value);
+    if (!prompt) return fail();
+    prompts.push_back(std::move(*prompt));
+    return;
+  }
+  if (array->empty() || array->size() > kMaxChoices) {
+    return reader.fail("prompt", fmt::format("must hold 1 to {} prompts", kMaxChoices));
+  }
+  for (const json::value& item : *array) {
+    auto prompt = read_prompt(item);
+    if (!prompt) return fail();
+    prompts.push_back(std::move(*prompt));
+  }
+}
+
+}  // namespace
+
+std::optional<Prompt> read_prompt(const json::value& value) {
+  if (const auto text = text_of(value)) return std::string(*text);
+  const json::array* array = value.if_array();
+  if (array == nullptr || array->empty()) return std::nullopt;
+  return token_ids(*array);
+}
+
+std::optional<bool> read_effort(BodyReader& reader, std::string_view name) {
+  constexpr std::array<std::string_view, 6> kLevels = {"none",   "minimal", "low",
+                                                       "medium", "high",    "xhigh"};
+  const auto effort = reader.string(name);
+  if (!effort) return std::nullopt;
+  if (std::find(kLevels.begin(), kLevels.end(), *effort) == kLevels.end()) {
+    reader.fail(name, "must be none, minimal, low, medium, high or xhigh");
+  }
+  return *effort != "none" && *effort != "minimal";
+}
+
+void read_conversation(BodyReader& reader, const json::array& messages, const json::array* tools,
+                       chat::Conversation& conversation) {
+  refuse_media(reader, messages);
+  if (tools != nullptr) refuse_strict_tools(reader, *tools);
+  const bool shows_tools = read_tool_choice(reader);
+  if (reader.error()) return;
+  auto parsed = chat::parse_conversation(messages, tools);
+  if (!parsed.ok()) return reader.fail(from_conversation_error(parsed.status()));
+  conversation.messages = std::move(parsed->messages);
+  if (shows_tools) conversation.tools = std::move(parsed->tools);
 }
 
 void read_conversation(BodyReader& reader, chat::Conversation& conversation) {
@@ -246,86 +192,52 @@ void read_conversation(BodyReader& reader, chat::Conversation& conversation) {
   if (messages == nullptr || messages->empty()) {
     return reader.fail("messages", "must be an array of at least one message");
   }
-  refuse_media(reader, *messages);
-  if (reader.error()) return;
-  auto parsed = chat::parse_conversation(*messages, nullptr);
-  if (!parsed.ok()) return reader.fail(from_conversation_error(parsed.status()));
-  conversation = std::move(parsed).value();
+  const json::value* tools = reader.find("tools");
+  if (tools != nullptr && !tools->is_array()) return reader.fail("tools", "must be an array");
+  read_template_switches(reader, conversation);
   conversation.add_generation_prompt = reader.boolean("add_generation_prompt").value_or(true);
+  read_conversation(reader, *messages, tools == nullptr ? nullptr : tools->if_array(),
+                    conversation);
 }
 
-std::optional<std::vector<TokenId>> token_ids(const json::array& array) {
-  std::vector<TokenId> ids;
-  ids.reserve(array.size());
-  for (const json::value& item : array) {
-    const std::int64_t* number = item.if_int64();
-    if (number == nullptr || *number < 0 || *number > kMaxInt) return std::nullopt;
-    ids.push_back(static_cast<TokenId>(*number));
-  }
-  return ids;
-}
-
-void read_prompt(BodyReader& reader, CompletionRequest& request) {
-  const json::value* value = reader.find("prompt");
-  const auto fail = [&reader](std::string_view rule) {
-    reader.fail("prompt", rule);
-  };
-  constexpr std::string_view kRule =
-      "must be a string, an array of one string, or an array of token ids";
-  if (value == nullptr) return fail(kRule);
-  const json::array* array = value->if_array();
-  if (array != nullptr && array->size() > 1 && !array->front().is_number()) {
-    return fail("holds several prompts, which is not supported yet; send one prompt per request");
-  }
-  if (array != nullptr && array->size() == 1 && !array->front().is_number()) {
-    value = &array->front();
-    array = value->if_array();
-  }
-  if (const auto text = text_of(*value)) {
-    request.prompt = std::string(*text);
-    return;
-  }
-  if (array == nullptr || array->empty()) return fail(kRule);
-  auto ids = token_ids(*array);
-  if (!ids) return fail("holds something that is not a token id");
-  request.prompt = std::move(*ids);
-}
-
-/// Parses the body and lets `read` fill the request in.
-template <typename Request, typename Read>
-std::variant<Request, ApiError> parse_body(std::string_view body, Read read) {
-  const core::Result<json::value> value = chat::parse_json(body);
-  if (!value.ok()) {
-    return invalid_request("The body is not valid JSON: " + value.status().message() + ".");
-  }
-  const json::object* object = value->if_object();
-  if (object == nullptr) return invalid_request("The body must be a JSON object.");
-  BodyReader reader(*object);
-  Request request;
-  read(reader, request);
+std::variant<ChatRequest, ApiError> parse_chat_request(std::string_view body,
+                                                       const kernels::SamplingParams& defaults) {
+  const auto parsed = parse_object(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  BodyReader reader(std::get<json::object>(parsed));
+  ChatRequest request;
+  request.params = read_params(reader, defaults);
+  read_chat_logprobs(reader, request.params);
+  refuse_unsupported(reader, kUnsupportedInChat);
+  request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
+  if (!reader.error()) read_conversation(reader, request.conversation);
   if (reader.error()) return *reader.error();
   return request;
 }
 
-}  // namespace
-
-std::variant<ChatRequest, ApiError> parse_chat_request(std::string_view body,
-                                                       const kernels::SamplingParams& defaults) {
-  return parse_body<ChatRequest>(body, [&defaults](BodyReader& reader, ChatRequest& request) {
-    request.params = read_params(reader, defaults);
-    refuse_unsupported(reader, kUnsupportedInChat);
-    if (!reader.error()) read_conversation(reader, request.conversation);
-  });
-}
-
 std::variant<CompletionRequest, ApiError> parse_completion_request(
     std::string_view body, const kernels::SamplingParams& defaults) {
-  return parse_body<CompletionRequest>(body,
-                                       [&defaults](BodyReader& reader, CompletionRequest& request) {
-                                         request.params = read_params(reader, defaults);
-                                         refuse_unsupported(reader, kUnsupportedInCompletions);
-                                         read_prompt(reader, request);
-                                       });
+  const auto parsed = parse_object(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  BodyReader reader(std::get<json::object>(parsed));
+  CompletionRequest request;
+  request.params = read_params(reader, defaults);
+  if (const auto count = reader.integer("logprobs", 0, kernels::kMaxTopLogprobs)) {
+    request.params.logprobs = static_cast<int>(*count);
+  }
+  refuse_unsupported(reader, kUnsupportedInCompletions);
+  request.echo = reader.boolean("echo").value_or(false);
+  read_prompts(reader, request.prompts);
+  if (request.echo && request.params.logprobs) {
+    reader.fail(invalid_request("'echo' together with 'logprobs' is not supported yet by this "
+                                "server; leave one of them out.",
+                                "echo", "unsupported_parameter"));
+  }
+  if (request.prompts.size() * static_cast<std::size_t>(request.params.n) > kMaxChoices) {
+    reader.fail("n", fmt::format("times the number of prompts must be at most {}", kMaxChoices));
+  }
+  if (reader.error()) return *reader.error();
+  return request;
 }
 
 }  // namespace tandem::server

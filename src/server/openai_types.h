@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optional>
+#include <boost/json/array.hpp>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -8,32 +8,24 @@
 
 #include "tandem/chat/message.h"
 #include "tandem/core/units.h"
-#include "tandem/kernels/step.h"
 #include "tandem/server/api_error.h"
+#include "tandem/server/request_params.h"
 
 namespace tandem::server {
-
-/// The members that chat and text completions share.
-struct GenerationParams {
-  std::string model;  ///< empty: the one served
-  kernels::SamplingParams sampling;
-  std::optional<std::uint64_t> seed;  ///< none: a random one
-  int max_tokens = 0;                 ///< 0: as many as the context holds
-  std::vector<std::string> stop;
-  bool ignore_eos = false;
-  std::optional<int> draft_length;
-  bool stream = false;
-  bool include_usage = false;  ///< stream_options.include_usage
-};
 
 struct ChatRequest {
   GenerationParams params;
   chat::Conversation conversation;
+  bool parallel_tool_calls = true;  ///< false: the answer ends with its first call
 };
+
+/// Text, which is the whole prompt, or token ids.
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct CompletionRequest {
   GenerationParams params;
-  std::variant<std::string, std::vector<TokenId>> prompt;
+  std::vector<Prompt> prompts;  ///< at least one
+  bool echo = false;            ///< each text begins with its prompt
 };
 
 /// Read the body of POST /v1/chat/completions and /v1/completions. Strict: a member of a wrong type
@@ -45,5 +37,19 @@ std::variant<ChatRequest, ApiError> parse_chat_request(std::string_view body,
                                                        const kernels::SamplingParams& defaults);
 std::variant<CompletionRequest, ApiError> parse_completion_request(
     std::string_view body, const kernels::SamplingParams& defaults);
+
+/// Reads the members of a body that make its prompt: messages, tools, tool_choice and the switches
+/// of the template. What is wrong is in the reader's error.
+void read_conversation(BodyReader& reader, chat::Conversation& conversation);
+
+/// The same from chat messages and tools (null: none) that were made of another form of request.
+void read_conversation(BodyReader& reader, const boost::json::array& messages,
+                       const boost::json::array* tools, chat::Conversation& conversation);
+
+/// Whether `effort`, which must be a level that OpenAI knows, asks for thinking; none if absent.
+std::optional<bool> read_effort(BodyReader& reader, std::string_view name);
+
+/// Text or token ids of POST /v1/completions and /tokenize; nothing if it is neither.
+std::optional<Prompt> read_prompt(const boost::json::value& value);
 
 }  // namespace tandem::server

@@ -2,45 +2,68 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <utility>
+
+#include "tandem/tokenizer/stream_decoder.h"
 
 namespace tandem::server {
 namespace {
 
-/// What does not depend on how the prompt was made: the model's name and the prompt's tokens.
-std::optional<ApiError> check(const PreparedRequest& request, const ServedModel& model,
-                              std::string_view model_name, std::string_view prompt_param) {
-  const std::string& name = request.params.model;
-  if (!name.empty() && name != model_name) return model_not_found(name);
-  const std::size_t num_tokens = request.prompt.size();
-  const auto max_context = static_cast<std::size_t>(model.max_context);
-  if (num_tokens >= max_context) {
-    return invalid_request(
-        fmt::format("This model's context holds {} tokens, of which one must be left for the "
-                    "answer, but the prompt has {}; shorten the prompt.",
-                    max_context, num_tokens),
-        std::string(prompt_param), "context_length_exceeded");
-  }
-  const int vocab_size = model.tokenizer->vocab_size();
-  for (const TokenId id : request.prompt) {
-    if (id < 0 || id >= vocab_size) {
-      return invalid_request(fmt::format("'{}' holds the token id {}, but the vocabulary has {}.",
-                                         prompt_param, id, vocab_size),
-                             std::string(prompt_param));
-    }
-  }
-  return std::nullopt;
-}
-
+/// What does not depend on how the prompts were made.
 std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const ServedModel& model,
                                                 std::string_view model_name,
                                                 std::string_view prompt_param) {
-  if (auto error = check(request, model, model_name, prompt_param)) return *std::move(error);
+  if (auto error = check_model(request.params.model, model_name)) return *std::move(error);
+  const auto max_context = static_cast<std::size_t>(model.max_context);
+  for (const std::vector<TokenId>& prompt : request.prompts) {
+    if (prompt.size() >= max_context) {
+      return invalid_request(
+          fmt::format("This model's context holds {} tokens, of which one must be left for the "
+                      "answer, but the prompt has {}; shorten the prompt.",
+                      max_context, prompt.size()),
+          std::string(prompt_param), "context_length_exceeded");
+    }
+    if (auto error = check_tokens(prompt, *model.tokenizer, prompt_param)) {
+      return *std::move(error);
+    }
+  }
   return request;
 }
 
 }  // namespace
+
+std::optional<ApiError> check_model(std::string_view wanted, std::string_view model_name) {
+  if (wanted.empty() || wanted == model_name) return std::nullopt;
+  return model_not_found(wanted);
+}
+
+std::optional<ApiError> check_tokens(const std::vector<TokenId>& tokens,
+                                     const tokenizer::Tokenizer& tokenizer,
+                                     std::string_view param) {
+  const int vocab_size = tokenizer.vocab_size();
+  for (const TokenId id : tokens) {
+    if (id >= 0 && id < vocab_size) continue;
+    return invalid_request(fmt::format("'{}' holds the token id {}, but the vocabulary has {}.",
+                                       param, id, vocab_size),
+                           std::string(param));
+  }
+  return std::nullopt;
+}
+
+std::vector<TokenId> encode_prompt(std::string_view text, const tokenizer::Tokenizer& tokenizer) {
+  std::vector<TokenId> tokens = tokenizer.encode(text, true);
+  const TokenId bos = tokenizer.bos();
+  const bool has_bos = !tokens.empty() && tokens.front() == bos;
+  if (bos >= 0 && !has_bos) tokens.insert(tokens.begin(), bos);
+  return tokens;
+}
+
+std::string decode(const std::vector<TokenId>& tokens, const tokenizer::Tokenizer& tokenizer) {
+  tokenizer::StreamDecoder decoder(tokenizer, /*show_control=*/true);
+  std::string text;
+  for (const TokenId token : tokens) text += decoder.push(token);
+  return text += decoder.flush();
+}
 
 std::variant<PreparedRequest, ApiError> prepare_chat(std::string_view body,
                                                      const ServedModel& model,
@@ -50,8 +73,11 @@ std::variant<PreparedRequest, ApiError> prepare_chat(std::string_view body,
   auto& request = std::get<ChatRequest>(parsed);
   const auto pieces = chat::render(request.conversation, model.template_variant);
   if (!pieces.ok()) return invalid_request(pieces.status().message(), "messages");
-  return checked({std::move(request.params), model.tokenizer->encode(*pieces)}, model, model_name,
-                 "messages");
+  PreparedRequest prepared;
+  prepared.params = std::move(request.params);
+  prepared.prompts.push_back(model.tokenizer->encode(*pieces));
+  prepared.parallel_tool_calls = request.parallel_tool_calls;
+  return checked(std::move(prepared), model, model_name, "messages");
 }
 
 std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body,
@@ -60,18 +86,24 @@ std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body
   auto parsed = parse_completion_request(body, model.default_sampling);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   auto& request = std::get<CompletionRequest>(parsed);
+  const tokenizer::Tokenizer& tokenizer = *model.tokenizer;
   PreparedRequest prepared;
   prepared.params = std::move(request.params);
-  if (auto* ids = std::get_if<std::vector<TokenId>>(&request.prompt)) {
-    prepared.prompt = std::move(*ids);
-  } else {
-    const auto& tokenizer = *model.tokenizer;
-    prepared.prompt = tokenizer.encode(std::get<std::string>(request.prompt), true);
-    const TokenId bos = tokenizer.bos();
-    const bool has_bos = !prepared.prompt.empty() && prepared.prompt.front() == bos;
-    if (bos >= 0 && !has_bos) prepared.prompt.insert(prepared.prompt.begin(), bos);
+  for (const Prompt& prompt : request.prompts) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    prepared.prompts.push_back(text != nullptr ? encode_prompt(*text, tokenizer)
+                                               : std::get<std::vector<TokenId>>(prompt));
   }
-  return checked(std::move(prepared), model, model_name, "prompt");
+  auto result = checked(std::move(prepared), model, model_name, "prompt");
+  auto* good = std::get_if<PreparedRequest>(&result);
+  if (good == nullptr || !request.echo) return result;
+  for (const Prompt& prompt : request.prompts) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    good->echoes.push_back(text != nullptr
+                               ? *text
+                               : decode(std::get<std::vector<TokenId>>(prompt), tokenizer));
+  }
+  return result;
 }
 
 }  // namespace tandem::server

@@ -77,6 +77,7 @@ void Reply::send_error(const ApiError& error) {
 
 void Reply::start_stream() {
   http_status_ = 200;
+  is_stream_started_ = true;
   responder_->start_stream(200, {{"Content-Type", "text/event-stream; charset=utf-8"},
                                  {"Cache-Control", "no-cache"},
                                  {"X-Accel-Buffering", "no"},  // proxies must not collect events

@@ -36,6 +36,7 @@ class Reply {
   void send_error(const ApiError& error);
 
   void start_stream();
+  bool is_stream_started() const { return is_stream_started_; }
   bool write(std::string_view bytes) { return responder_->write(bytes); }
   bool finish(std::string_view last_bytes) { return responder_->finish(last_bytes); }
 
@@ -57,6 +58,7 @@ class Reply {
   std::string path_;
   std::string request_id_;
   int http_status_ = 0;  // 0: not answered
+  bool is_stream_started_ = false;
   bool is_client_gone_ = false;
   engine::Usage usage_;
 };

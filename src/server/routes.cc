@@ -89,11 +89,11 @@ void show_metrics(Call& call) {
 }
 
 void complete_chat(Call& call) {
-  Generation::start(call.service, Endpoint::kChat, std::move(call.request), std::move(call.reply));
+  Generation::start(call.service, kChatEndpoint, std::move(call.request), std::move(call.reply));
 }
 
 void complete_text(Call& call) {
-  Generation::start(call.service, Endpoint::kCompletion, std::move(call.request),
+  Generation::start(call.service, kCompletionEndpoint, std::move(call.request),
                     std::move(call.reply));
 }
 

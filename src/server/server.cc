@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "tandem/server/generation.h"
 #include "tandem/server/routes.h"
 #include "tandem/server/service.h"
 
@@ -55,9 +56,8 @@ class ServerImpl final : public Server {
     service_->begin_drain();
     const bool is_complete = service_->in_flight().wait_empty(patience);
     if (service_->has_model()) {
-      engine::Engine& engine = *service_->model().engine;
-      engine.begin_drain();
-      for (const std::uint64_t id : service_->in_flight().ids()) engine.cancel(id);
+      service_->model().engine->begin_drain();
+      for (const auto& generation : service_->in_flight().all()) generation->cancel();
     }
     service_->in_flight().wait_empty(kCancelTime);
     http_->stop_accepting();

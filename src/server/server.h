@@ -22,6 +22,7 @@ struct ServerOptions {
   std::size_t max_outbox_bytes = 1024 * 1024;  ///< unsent bytes of one stream; more: cancelled
   int num_prompt_workers = 1;                  ///< threads that parse, render and tokenize requests
   int max_pending_prompts = 256;               ///< requests waiting for them; more get 503
+  std::chrono::milliseconds request_timeout{0};  ///< of a whole answer, from its arrival; 0: none
   bool access_log = true;                      ///< one line per request, never its text
 };
 

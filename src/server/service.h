@@ -36,8 +36,11 @@ class Service {
   PromptPool& prompts() { return prompts_; }
   InFlight& in_flight() { return in_flight_; }
 
-  /// Engine ids count from 1; public ids and seeds cannot be guessed from one another.
-  std::uint64_t next_engine_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+  /// The first of `count` engine ids that nobody else uses, from 1 on; public ids and seeds cannot
+  /// be guessed from one another.
+  std::uint64_t reserve_engine_ids(int count) {
+    return next_id_.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
+  }
   std::uint64_t random_number();
   std::string random_id(std::string_view prefix);
 

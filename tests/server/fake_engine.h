@@ -5,11 +5,22 @@
 #include <deque>
 #include <mutex>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tandem/engine/engine.h"
 
 namespace tandem::server::testing {
+
+/// Ids of a text in the tokenizer of server_fixture.h, a token per byte.
+inline std::vector<TokenId> byte_tokens(std::string_view text) {
+  constexpr TokenId kFirstByteToken = 8;
+  std::vector<TokenId> tokens;
+  for (const char c : text) tokens.push_back(kFirstByteToken + static_cast<unsigned char>(c));
+  return tokens;
+}
 
 /// An engine that does what the test says: it keeps what is submitted, and sends the events that
 /// the test emits on the test's thread. A cancelled request ends at once.
@@ -76,15 +87,21 @@ class FakeEngine final : public engine::Engine {
     }
     if (sink) sink(event);
   }
-  void emit_text(std::size_t index, std::string text, std::vector<TokenId> tokens = {1}) {
+  void emit_text(std::size_t index, std::string text) {
     engine::Event event;
+    event.tokens = byte_tokens(text);
     event.text = std::move(text);
+    emit(index, std::move(event));
+  }
+  void emit_tokens(std::size_t index, std::vector<TokenId> tokens) {
+    engine::Event event;
     event.tokens = std::move(tokens);
     emit(index, std::move(event));
   }
   void emit_end(std::size_t index, engine::FinishReason reason, engine::Usage usage = {},
                 std::string text = {}) {
     engine::Event event;
+    event.tokens = byte_tokens(text);
     event.text = std::move(text);
     event.finish = reason;
     event.usage = usage;

@@ -89,22 +89,31 @@ constexpr BadMember kBadMembers[] = {
     {R"("stream":true,"stream_options":[])", "stream_options", "must be an object"},
     {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage",
      "must be true or false"},
-    {R"("stream":true,"stream_options":{"continuous_usage_stats":true})",
-     "stream_options.continuous_usage_stats", "not supported yet"},
+    {R"("stream":true,"stream_options":{"continuous_usage_stats":"yes"})",
+     "stream_options.continuous_usage_stats", "must be true or false"},
     {R"("ignore_eos":"no")", "ignore_eos", "must be true or false"},
     {R"("draft_length":9)", "draft_length", "must be an integer from 0 to 8"},
     {R"("draft_length":-1)", "draft_length", "must be an integer from 0 to 8"},
     {R"("draft_length":"auto")", "draft_length", "must be an integer"},
     {R"("user":7)", "user", "must be a string"},
-    {R"("n":2)", "n", "'n' is not supported yet"},
-    {R"("n":"1")", "n", "not supported yet"},
+    {R"("n":0)", "n", "must be an integer from 1 to 128"},
+    {R"("n":129)", "n", "must be an integer from 1 to 128"},
+    {R"("n":"1")", "n", "must be an integer"},
     {R"("best_of":3)", "best_of", "not supported yet"},
-    {R"("logit_bias":{"50":-100})", "logit_bias", "not supported yet"},
-    {R"("presence_penalty":0.5)", "presence_penalty", "not supported yet"},
-    {R"("frequency_penalty":-1)", "frequency_penalty", "not supported yet"},
-    {R"("repetition_penalty":1.1)", "repetition_penalty", "not supported yet"},
-    {R"("min_tokens":5)", "min_tokens", "not supported yet"},
-    {R"("stop_token_ids":[1])", "stop_token_ids", "not supported yet"},
+    {R"("logit_bias":{"50":-101})", "logit_bias", "numbers from -100 to 100"},
+    {R"("logit_bias":{"x":1})", "logit_bias", "must be an object of at most 1024 token ids"},
+    {R"("logit_bias":{"-1":1})", "logit_bias", "must be an object of at most 1024 token ids"},
+    {R"("logit_bias":{"7":1,"07":2})", "logit_bias", "must be an object"},
+    {R"("logit_bias":{"7":"1"})", "logit_bias", "must be an object"},
+    {R"("logit_bias":[1])", "logit_bias", "must be an object"},
+    {R"("presence_penalty":2.5)", "presence_penalty", "must be a number from -2 to 2"},
+    {R"("frequency_penalty":-3)", "frequency_penalty", "must be a number from -2 to 2"},
+    {R"("repetition_penalty":0)", "repetition_penalty", "must be a number from 0.01 to 10"},
+    {R"("min_tokens":-1)", "min_tokens", "must be an integer from 0"},
+    {R"("max_tokens":4,"min_tokens":5)", "min_tokens", "must be an integer from 0 to 4"},
+    {R"("stop_token_ids":[-1])", "stop_token_ids", "must be an array of at most 64 token ids"},
+    {R"("stop_token_ids":1)", "stop_token_ids", "must be an array"},
+    {R"("skip_special_tokens":false)", "skip_special_tokens", "not supported yet"},
     {R"("guided_json":{})", "guided_json", "not supported yet"},
     {R"("grammar":"root ::= x")", "grammar", "not supported yet"},
     {R"("response_format":{"type":"json_object"})", "response_format", "not supported yet"},
@@ -130,19 +139,29 @@ INSTANTIATE_TEST_SUITE_P(Table, BadMembers, ::testing::ValuesIn(kBadMembers));
 
 /// Members of the chat endpoint alone.
 constexpr BadMember kBadChatMembers[] = {
-    {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools", "not supported yet"},
+    {R"("tools":{})", "tools", "must be an array"},
+    {R"("tools":[{"type":"web_search"}])", "tools[0].type", "only function is supported"},
+    {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name", "missing"},
+    {R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])",
+     "tools[0].function.strict", "not supported yet"},
     {R"("tool_choice":"required")", "tool_choice", "not supported yet"},
+    {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice",
+     "not supported yet"},
+    {R"("tool_choice":"some")", "tool_choice", "must be \"none\""},
+    {R"("parallel_tool_calls":1)", "parallel_tool_calls", "must be true or false"},
     {R"("functions":[{"name":"f"}])", "functions", "not supported yet"},
-    {R"("logprobs":true)", "logprobs", "not supported yet"},
-    {R"("top_logprobs":3)", "top_logprobs", "not supported yet"},
+    {R"("logprobs":1)", "logprobs", "must be true or false"},
+    {R"("top_logprobs":3)", "top_logprobs", "only allowed when 'logprobs' is true"},
+    {R"("logprobs":true,"top_logprobs":21)", "top_logprobs", "must be an integer from 0 to 20"},
     {R"("modalities":["text","audio"])", "modalities", "not supported yet"},
     {R"("audio":{"voice":"alloy"})", "audio", "not supported yet"},
     {R"("prediction":{"type":"content","content":"x"})", "prediction", "not supported yet"},
-    {R"("reasoning_effort":"high")", "reasoning_effort", "not supported yet"},
+    {R"("reasoning_effort":"huge")", "reasoning_effort", "must be none, minimal"},
     {R"("web_search_options":{})", "web_search_options", "not supported yet"},
     {R"("store":true)", "store", "not supported yet"},
-    {R"("chat_template_kwargs":{"enable_thinking":true})", "chat_template_kwargs",
-     "not supported yet"},
+    {R"("chat_template_kwargs":{"enable_thinking":1})", "chat_template_kwargs.enable_thinking",
+     "must be true or false"},
+    {R"("chat_template_kwargs":true)", "chat_template_kwargs", "must be an object"},
     {R"("add_generation_prompt":"no")", "add_generation_prompt", "must be true or false"},
 };
 
@@ -207,21 +226,22 @@ INSTANTIATE_TEST_SUITE_P(Table, BadChatBodies, ::testing::ValuesIn(kBadChatBodie
 
 /// Whole completion bodies.
 constexpr BadMember kBadCompletionBodies[] = {
-    {"{}", "prompt", "must be a string, an array of one string, or an array of token ids"},
+    {"{}", "prompt", "must be a string, an array of token ids, or an array of either"},
     {R"({"prompt":null})", "prompt", "must be a string"},
     {R"({"prompt":7})", "prompt", "must be a string"},
-    {R"({"prompt":[]})", "prompt", "must be a string"},
-    {R"({"prompt":["a","b"]})", "prompt", "several prompts"},
-    {R"({"prompt":[[1,2],[3]]})", "prompt", "several prompts"},
-    {R"({"prompt":[1,"a"]})", "prompt", "not a token id"},
-    {R"({"prompt":[1,-1]})", "prompt", "not a token id"},
-    {R"({"prompt":[1.5]})", "prompt", "not a token id"},
-    {R"({"prompt":[4294967296]})", "prompt", "not a token id"},
+    {R"({"prompt":[]})", "prompt", "must hold 1 to 128 prompts"},
+    {R"({"prompt":["a",7]})", "prompt", "must be a string"},
+    {R"({"prompt":[1,"a"]})", "prompt", "must be a string"},
+    {R"({"prompt":[1,-1]})", "prompt", "must be a string"},
+    {R"({"prompt":[1.5]})", "prompt", "must be a string"},
+    {R"({"prompt":[4294967296]})", "prompt", "must be a string"},
+    {R"({"prompt":["a","b"],"n":65})", "n", "at most 128"},
     {R"({"prompt":[[]]})", "prompt", "must be a string"},
     {R"({"prompt":[{}]})", "prompt", "must be a string"},
-    {R"({"prompt":"a","echo":true})", "echo", "not supported yet"},
+    {R"({"prompt":"a","echo":1})", "echo", "must be true or false"},
+    {R"({"prompt":"a","echo":true,"logprobs":1})", "echo", "not supported yet"},
     {R"({"prompt":"a","suffix":"b"})", "suffix", "not supported yet"},
-    {R"({"prompt":"a","logprobs":0})", "logprobs", "not supported yet"},
+    {R"({"prompt":"a","logprobs":true})", "logprobs", "must be an integer from 0 to 20"},
 };
 
 class BadCompletionBodies : public ::testing::TestWithParam<BadMember> {};
@@ -252,7 +272,10 @@ TEST(ChatRequest, ReadsEveryMember) {
   const GenerationParams params = chat_params(
       R"("model":"m","temperature":0,"top_k":-1,"top_p":0.5,"min_p":0.25,"seed":-3,)"
       R"("max_tokens":7,"max_completion_tokens":9,"stop":["a","bc"],"ignore_eos":true,)"
-      R"("draft_length":3,"stream":true,"stream_options":{"include_usage":true},"user":"u",)"
+      R"("draft_length":3,"stream":true,"user":"u","n":3,"min_tokens":2,"stop_token_ids":[5],)"
+      R"("stream_options":{"include_usage":true,"continuous_usage_stats":true},)"
+      R"("presence_penalty":0.5,"frequency_penalty":-1,"repetition_penalty":1.5,)"
+      R"("logit_bias":{"9":-100,"3":1.5},"logprobs":true,"top_logprobs":4,)"
       R"("metadata":{"k":"v"},"never_heard_of":[1])");
   EXPECT_EQ(params.model, "m");
   EXPECT_EQ(params.sampling.temperature, 0.0F);
@@ -264,6 +287,19 @@ TEST(ChatRequest, ReadsEveryMember) {
   EXPECT_THAT(params.stop, ElementsAre("a", "bc"));
   EXPECT_TRUE(params.ignore_eos && params.stream && params.include_usage);
   EXPECT_EQ(params.draft_length, 3);
+  EXPECT_EQ(params.n, 3);
+  EXPECT_EQ(params.min_tokens, 2);
+  EXPECT_THAT(params.stop_tokens, ElementsAre(5));
+  EXPECT_TRUE(params.continuous_usage);
+  EXPECT_EQ(params.penalties.presence, 0.5F);
+  EXPECT_EQ(params.penalties.frequency, -1.0F);
+  EXPECT_EQ(params.penalties.repetition, 1.5F);
+  ASSERT_EQ(params.logit_bias.size(), 2U);
+  EXPECT_EQ(params.logit_bias[0].token, 3);
+  EXPECT_EQ(params.logit_bias[0].bias, 1.5F);
+  EXPECT_EQ(params.logit_bias[1].bias, -100.0F);
+  EXPECT_EQ(params.logprobs, 4);
+  EXPECT_EQ(chat_params(R"("logprobs":true)").logprobs, 0);
   EXPECT_THAT(chat_params(R"("stop":"x")").stop, ElementsAre("x"));
   EXPECT_GT(chat_params(R"("top_p":0)").sampling.top_p, 0.0F);
 }
@@ -296,11 +332,41 @@ TEST(ChatRequest, ReadsConversations) {
   EXPECT_FALSE(conversation.enable_thinking);
 }
 
-TEST(CompletionRequest, ReadsEveryFormOfPrompt) {
-  const auto prompt_of = [](const char* body) {
-    auto parsed = parse_completion_request(body, kDefaults);
-    return std::get<CompletionRequest>(std::move(parsed)).prompt;
+TEST(ChatRequest, ReadsToolsAndThinking) {
+  const auto conversation_of = [](const std::string& members) {
+    auto parsed = parse_chat_request(chat_body(members), kDefaults);
+    EXPECT_TRUE(std::holds_alternative<ChatRequest>(parsed)) << members;
+    return std::get<ChatRequest>(std::move(parsed)).conversation;
   };
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+  EXPECT_EQ(conversation_of(tools).tools.size(), 1U);
+  EXPECT_EQ(conversation_of(tools + R"(,"tool_choice":"auto")").tools.size(), 1U);
+  EXPECT_EQ(conversation_of(tools + R"(,"tool_choice":"none")").tools.size(), 0U);
+  EXPECT_TRUE(conversation_of(R"("reasoning_effort":"low")").enable_thinking);
+  EXPECT_FALSE(conversation_of(R"("reasoning_effort":"minimal")").enable_thinking);
+  EXPECT_TRUE(conversation_of(R"("chat_template_kwargs":{"enable_thinking":true})").enable_thinking);
+  EXPECT_FALSE(conversation_of(R"("reasoning_effort":"high",)"
+                               R"("chat_template_kwargs":{"enable_thinking":false})")
+                   .enable_thinking);
+}
+
+TEST(CompletionRequest, ReadsEveryFormOfPrompt) {
+  const auto prompts_of = [](const char* body) {
+    auto parsed = parse_completion_request(body, kDefaults);
+    return std::get<CompletionRequest>(std::move(parsed)).prompts;
+  };
+  const auto prompt_of = [&](const char* body) {
+    auto prompts = prompts_of(body);
+    EXPECT_EQ(prompts.size(), 1U);
+    return std::move(prompts.at(0));
+  };
+  const auto texts = prompts_of(R"({"prompt":["a","b"]})");
+  ASSERT_EQ(texts.size(), 2U);
+  EXPECT_EQ(std::get<std::string>(texts[1]), "b");
+  const auto ids = prompts_of(R"({"prompt":[[1,2],[3],"c"]})");
+  ASSERT_EQ(ids.size(), 3U);
+  EXPECT_THAT(std::get<1>(ids[0]), ElementsAre(1, 2));
+  EXPECT_EQ(std::get<std::string>(ids[2]), "c");
   EXPECT_EQ(std::get<std::string>(prompt_of(R"({"prompt":"Hi"})")), "Hi");
   EXPECT_EQ(std::get<std::string>(prompt_of(R"({"prompt":""})")), "");
   EXPECT_EQ(std::get<std::string>(prompt_of(R"({"prompt":["Hi"]})")), "Hi");

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -32,9 +34,29 @@ inline std::shared_ptr<const tokenizer::Tokenizer> test_tokenizer() {
   add("<channel|>", TokenKind::kUserDefined);
   for (int byte = 0; byte < 256; ++byte) add(fmt::format("<0x{:02X}>", byte), TokenKind::kByte);
   for (const char* token : {"a", "b", "c", "\xE2\x96\x81", "\n"}) add(token, TokenKind::kNormal);
+  for (const char* token : {"<|tool_call>", "<tool_call|>", "<|\"|>"}) {
+    add(token, TokenKind::kUserDefined);
+  }
   data.bos = 2;
   data.eos = 1;
   return tokenizer::Tokenizer::create(std::move(data)).value();
+}
+
+/// The ids of a text in which the tokenizer's special tokens are tokens, every other byte one.
+inline std::vector<TokenId> tokens_of(std::string_view text) {
+  constexpr std::string_view kSpecial[] = {"<|channel>", "<channel|>", "<|tool_call>",
+                                           "<tool_call|>", "<|\"|>", "<turn|>"};
+  const auto tokenizer = test_tokenizer();
+  std::vector<TokenId> tokens;
+  while (!text.empty()) {
+    const auto* found = std::find_if(std::begin(kSpecial), std::end(kSpecial),
+                                     [&](std::string_view each) { return text.starts_with(each); });
+    const std::size_t length = found == std::end(kSpecial) ? 1 : found->size();
+    tokens.push_back(found == std::end(kSpecial) ? byte_tokens(text.substr(0, 1)).front()
+                                                 : tokenizer->find(*found));
+    text.remove_prefix(length);
+  }
+  return tokens;
 }
 
 /// A server over a FakeEngine, and clients of it.

@@ -79,7 +79,7 @@ TEST_F(ServerTest, AnswersAChatWhole) {
   start_and_attach();
   Pending pending([this] { return chat(); });
   engine_.emit_text(0, "Hello");
-  engine_.emit_text(0, " you", {2, 3});
+  engine_.emit_text(0, " you");
   engine_.emit_end(0, FinishReason::kStop, kUsage, "!");
   EXPECT_EQ(pending.get().status, 200);
   EXPECT_EQ(net::find_header(pending.get().headers, "Content-Type"), "application/json");
@@ -99,7 +99,7 @@ TEST_F(ServerTest, StreamsAChatInOneEventPerStep) {
       [this] { return chat(R"("stream":true,"stream_options":{"include_usage":true})"); });
   engine_.emit_text(0, "Hel");
   engine_.emit_text(0, "");  // a character is not complete yet
-  engine_.emit_text(0, "lo\n", {2, 3, 4});
+  engine_.emit_text(0, "lo\n");
   engine_.emit_end(0, FinishReason::kLength, kUsage);
   EXPECT_EQ(pending.get().status, 200);
   EXPECT_THAT(net::find_header(pending.get().headers, "Content-Type"),

@@ -1,0 +1,135 @@
+#include "tandem/server/answer_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "tandem/server/json_text.h"
+#include "tandem/tokenizer/utf8.h"
+
+namespace tandem::server {
+namespace {
+
+/// A token's bytes as text; a part of a character becomes U+FFFD.
+std::string spelled(TokenId token, const tokenizer::Tokenizer& tokenizer) {
+  return std::string(tokenizer::sanitize_utf8(tokenizer.bytes(token)));
+}
+
+/// JSON has no infinity: as OpenAI does, what is impossible is -9999.
+float finite(float logprob) {
+  return std::max(logprob, -9999.0F);
+}
+
+void append_scored_token(std::string& out, const kernels::TokenLogprob& scored,
+                         const tokenizer::Tokenizer& tokenizer) {
+  out += R"("token":)";
+  append_json_string(out, spelled(scored.token, tokenizer));
+  fmt::format_to(std::back_inserter(out), R"(,"logprob":{},"bytes":[)", finite(scored.logprob));
+  const char* separator = "";
+  for (const char byte : tokenizer.bytes(scored.token)) {
+    fmt::format_to(std::back_inserter(out), "{}{}", separator, static_cast<unsigned char>(byte));
+    separator = ",";
+  }
+  out += ']';
+}
+
+/// `write(item)` for each item, with commas between.
+template <typename Items, typename Write>
+void append_list(std::string& out, const Items& items, Write write) {
+  out += '[';
+  bool is_first = true;
+  for (const auto& item : items) {
+    if (!is_first) out += ',';
+    is_first = false;
+    write(item);
+  }
+  out += ']';
+}
+
+std::size_t num_characters(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
+}
+
+}  // namespace
+
+void append_head(std::string& out, const AnswerHead& head, std::string_view object) {
+  out += R"({"id":)";
+  append_json_string(out, head.id);
+  out += R"(,"object":)";
+  append_json_string(out, object);
+  fmt::format_to(std::back_inserter(out), R"(,"created":{},"model":)", head.created);
+  append_json_string(out, head.model);
+  out += R"(,"system_fingerprint":)";
+  append_json_string(out, head.fingerprint);
+  out += R"(,"choices":[)";
+}
+
+void append_usage(std::string& out, const AnswerUsage& usage) {
+  fmt::format_to(
+      std::back_inserter(out),
+      R"("usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
+      R"("prompt_tokens_details":{{"cached_tokens":{}}},"completion_tokens_details":)"
+      R"({{"reasoning_tokens":{},"accepted_prediction_tokens":{},)"
+      R"("rejected_prediction_tokens":{},"drafted_tokens":{}}}}})",
+      usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens,
+      usage.cached_tokens, usage.reasoning_tokens, usage.accepted_tokens,
+      usage.drafted_tokens - usage.accepted_tokens, usage.drafted_tokens);
+}
+
+void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+                          const tokenizer::Tokenizer& tokenizer) {
+  if (logprobs.empty()) {
+    out += "null";
+    return;
+  }
+  out += R"({"content":)";
+  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+    out += '{';
+    append_scored_token(out, each.chosen, tokenizer);
+    out += R"(,"top_logprobs":)";
+    append_list(out, each.top, [&](const kernels::TokenLogprob& top) {
+      out += '{';
+      append_scored_token(out, top, tokenizer);
+      out += '}';
+    });
+    out += '}';
+  });
+  out += R"(,"refusal":null})";
+}
+
+void append_text_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+                          const tokenizer::Tokenizer& tokenizer, std::size_t& offset) {
+  if (logprobs.empty()) {
+    out += "null";
+    return;
+  }
+  out += R"({"tokens":)";
+  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+    append_json_string(out, spelled(each.chosen.token, tokenizer));
+  });
+  out += R"(,"token_logprobs":)";
+  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+    fmt::format_to(std::back_inserter(out), "{}", finite(each.chosen.logprob));
+  });
+  out += R"(,"top_logprobs":)";
+  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+    out += '{';
+    for (std::size_t i = 0; i < each.top.size(); ++i) {
+      if (i > 0) out += ',';
+      append_json_string(out, spelled(each.top[i].token, tokenizer));
+      fmt::format_to(std::back_inserter(out), ":{}", finite(each.top[i].logprob));
+    }
+    out += '}';
+  });
+  out += R"(,"text_offset":)";
+  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+    fmt::format_to(std::back_inserter(out), "{}", offset);
+    offset += num_characters(tokenizer.bytes(each.chosen.token));
+  });
+  out += '}';
+}
+
+}  // namespace tandem::server

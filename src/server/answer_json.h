@@ -1,0 +1,28 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tandem/server/answer_writer.h"
+
+namespace tandem::server {
+
+// Parts of answers that several endpoints write, each appended to `out` as JSON.
+
+/// {"id":..,"object":..,"created":..,"model":..,"system_fingerprint":..,"choices":[
+void append_head(std::string& out, const AnswerHead& head, std::string_view object);
+
+/// "usage":{..} of chats and texts.
+void append_usage(std::string& out, const AnswerUsage& usage);
+
+/// {"content":[{"token","logprob","bytes","top_logprobs"}..],"refusal":null}, or null for none.
+void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+                          const tokenizer::Tokenizer& tokenizer);
+
+/// {"tokens":[..],"token_logprobs":[..],"top_logprobs":[..],"text_offset":[..]}, or null for none.
+/// `offset`: characters before the first token; moved on.
+void append_text_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+                          const tokenizer::Tokenizer& tokenizer, std::size_t& offset);
+
+}  // namespace tandem::server

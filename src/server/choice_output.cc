@@ -1,0 +1,89 @@
+#include "tandem/server/choice_output.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tandem::server {
+
+ChoiceOutput::ChoiceOutput(const tokenizer::Tokenizer& tokenizer, Options options)
+    : tokenizer_(&tokenizer),
+      options_(std::move(options)),
+      parser_(tokenizer),
+      stop_(options_.is_chat ? options_.stop : std::vector<std::string>()) {}
+
+Delta ChoiceOutput::push(const engine::Event& event) {
+  static_cast<engine::Usage&>(usage_) = event.usage;
+  Delta delta;
+  options_.is_chat ? push_chat(event, delta) : push_text(event, delta);
+  return delta;
+}
+
+void ChoiceOutput::push_text(const engine::Event& event, Delta& delta) {
+  delta.text = event.text;
+  for (std::size_t i = 0; i < event.logprobs.size(); ++i) {
+    if (!is_end(event.tokens[i])) delta.logprobs.push_back(event.logprobs[i]);
+  }
+  if (event.finish) finish(*event.finish);
+}
+
+void ChoiceOutput::push_chat(const engine::Event& event, Delta& delta) {
+  const std::size_t count = event.tokens.size();
+  for (std::size_t i = 0; i < count && !is_end(event.tokens[i]); ++i) {
+    push_token(event, i, delta);
+    if (is_finished()) {
+      usage_.completion_tokens -= static_cast<int>(count - i - 1);
+      return;
+    }
+  }
+  if (!event.finish) return;
+  take(parser_.finish(), delta);
+  if (is_finished()) return;
+  delta.text += stop_.flush();
+  finish(*event.finish);
+}
+
+void ChoiceOutput::push_token(const engine::Event& event, std::size_t index, Delta& delta) {
+  const TokenId token = event.tokens[index];
+  const bool was_in_thought = parser_.in_thought();
+  chat::OutputDelta parsed;
+  parser_.push(token, parsed);
+  if (was_in_thought || parser_.in_thought()) ++usage_.reasoning_tokens;
+  if (!event.logprobs.empty() && parser_.in_content() && !is_special(token)) {
+    delta.logprobs.push_back(event.logprobs[index]);
+  }
+  take(std::move(parsed), delta);
+}
+
+/// Moves what the parser gave out, the content through the search for stop strings.
+void ChoiceOutput::take(chat::OutputDelta parsed, Delta& delta) {
+  delta.reasoning += parsed.reasoning;
+  if (!parsed.content.empty()) delta.text += stop_.push(parsed.content);
+  if (stop_.found()) return finish(engine::FinishReason::kStop);
+  std::move(parsed.calls.begin(), parsed.calls.end(), std::back_inserter(delta.calls));
+  if (!options_.parallel_tool_calls && parser_.has_calls()) {
+    delta.text += stop_.flush();
+    finish(engine::FinishReason::kStop);
+  }
+}
+
+bool ChoiceOutput::is_end(TokenId token) const {
+  const auto& stops = options_.stop_tokens;
+  return (!options_.ignore_eos && tokenizer_->is_end_of_generation(token)) ||
+         std::find(stops.begin(), stops.end(), token) != stops.end();
+}
+
+bool ChoiceOutput::is_special(TokenId token) const {
+  const tokenizer::TokenKind kind = tokenizer_->kind(token);
+  return kind == tokenizer::TokenKind::kControl || kind == tokenizer::TokenKind::kUserDefined;
+}
+
+void ChoiceOutput::finish(engine::FinishReason reason) {
+  if (reason == engine::FinishReason::kLength) {
+    finish_reason_ = "length";
+  } else {
+    finish_reason_ = options_.is_chat && parser_.has_calls() ? "tool_calls" : "stop";
+  }
+}
+
+}  // namespace tandem::server

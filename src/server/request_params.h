@@ -1,0 +1,60 @@
+#pragma once
+
+#include <boost/json/value.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/engine/request.h"
+#include "tandem/server/body_reader.h"
+
+namespace tandem::server {
+
+/// Most choices of one answer: prompts times n.
+inline constexpr int kMaxChoices = 128;
+
+/// The members that the generating endpoints share.
+struct GenerationParams {
+  std::string model;  ///< empty: the one served
+  kernels::SamplingParams sampling;
+  std::optional<std::uint64_t> seed;  ///< none: a random one
+  engine::Penalties penalties;
+  std::vector<engine::LogitBias> logit_bias;
+  int n = 1;           ///< answers per prompt
+  int max_tokens = 0;  ///< 0: as many as the context holds
+  int min_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_tokens;
+  bool ignore_eos = false;
+  std::optional<int> draft_length;
+  std::optional<int> logprobs;  ///< report logprobs and those of this many likeliest tokens
+  bool stream = false;
+  bool include_usage = false;     ///< stream_options.include_usage
+  bool continuous_usage = false;  ///< stream_options.continuous_usage_stats
+};
+
+/// Reads the shared members; what is wrong is in the reader's error. `defaults` fills in the
+/// sampling members that the body lacks.
+GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults);
+
+/// A member that this server cannot honour, and the values that ask for nothing.
+struct Unsupported {
+  std::string_view name;
+  bool (*is_neutral)(const boost::json::value& value);
+};
+/// Refuses each of `members` whose value asks for something.
+void refuse_unsupported(BodyReader& reader, std::span<const Unsupported> members);
+
+// Values that ask for nothing.
+bool never(const boost::json::value& value);
+bool is_false(const boost::json::value& value);
+bool is_true(const boost::json::value& value);
+bool is_one(const boost::json::value& value);
+bool is_empty(const boost::json::value& value);
+
+/// A JSON array of token ids; nothing where an element is none. The vocabulary is not looked at.
+std::optional<std::vector<TokenId>> token_ids(const boost::json::array& array);
+
+}  // namespace tandem::server
