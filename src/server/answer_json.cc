@@ -68,15 +68,15 @@ void append_head(std::string& out, const AnswerHead& head, std::string_view obje
 }
 
 void append_usage(std::string& out, const AnswerUsage& usage) {
-  fmt::format_to(
-      std::back_inserter(out),
-      R"("usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
-      R"("prompt_tokens_details":{{"cached_tokens":{}}},"completion_tokens_details":)"
-      R"({{"reasoning_tokens":{},"accepted_prediction_tokens":{},)"
-      R"("rejected_prediction_tokens":{},"drafted_tokens":{}}}}})",
-      usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens,
-      usage.cached_tokens, usage.reasoning_tokens, usage.accepted_tokens,
-      usage.drafted_tokens - usage.accepted_tokens, usage.drafted_tokens);
+  fmt::format_to(std::back_inserter(out),
+                 R"("usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
+                 R"("prompt_tokens_details":{{"cached_tokens":{}}},"completion_tokens_details":)"
+                 R"({{"reasoning_tokens":{},"accepted_prediction_tokens":{},)"
+                 R"("rejected_prediction_tokens":{},"drafted_tokens":{}}}}})",
+                 usage.prompt_tokens, usage.completion_tokens,
+                 usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens,
+                 usage.reasoning_tokens, usage.accepted_tokens,
+                 usage.drafted_tokens - usage.accepted_tokens, usage.drafted_tokens);
 }
 
 void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,

@@ -22,7 +22,8 @@ struct AnswerHead {
   bool include_usage = false;     ///< streams: a usage chunk at the end, null before
   bool continuous_usage = false;  ///< streams: the usage so far in every chunk
   const tokenizer::Tokenizer* tokenizer = nullptr;  ///< spells tokens; outlives the writer
-  std::function<std::string()> new_call_id;         ///< ids of tool calls
+  std::function<std::string(std::string_view prefix)> new_id;  ///< of calls and items
+  std::string request_members;  ///< responses: JSON members that repeat the request
 };
 
 /// Writes one answer in the form of its endpoint. Streams: each call appends its events, as
@@ -43,5 +44,6 @@ class AnswerWriter {
 
 std::unique_ptr<AnswerWriter> make_chat_writer(AnswerHead head);
 std::unique_ptr<AnswerWriter> make_completion_writer(AnswerHead head);
+std::unique_ptr<AnswerWriter> make_responses_writer(AnswerHead head);
 
 }  // namespace tandem::server

@@ -84,6 +84,15 @@ ApiError method_not_allowed(std::string_view method, std::string_view path) {
           "method_not_supported"};
 }
 
+ApiError unauthorized() {
+  return {401,
+          "Incorrect API key provided: send one of the server's keys as 'Authorization: Bearer "
+          "KEY'.",
+          std::string(kInvalidRequest),
+          {},
+          "invalid_api_key"};
+}
+
 ApiError unavailable_now(std::string message, std::string code) {
   return {503, std::move(message), std::string(type_of(503)), {}, std::move(code)};
 }

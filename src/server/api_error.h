@@ -22,6 +22,8 @@ ApiError not_supported(std::string_view param);
 ApiError model_not_found(std::string_view model);
 ApiError unknown_path(std::string_view method, std::string_view path);
 ApiError method_not_allowed(std::string_view method, std::string_view path);
+/// 401, as OpenAI says it.
+ApiError unauthorized();
 /// 503, to be tried again; `code` is one word: loading, draining, overloaded.
 ApiError unavailable_now(std::string message, std::string code);
 /// The error of any HTTP status, for what the HTTP layer refuses by itself.

@@ -71,7 +71,7 @@ class ChatStream final : public AnswerWriter {
     begin(out, choice);
     fmt::format_to(std::back_inserter(out),
                    R"("tool_calls":[{{"index":{},"id":"{}","type":"function","function":{{"name":)",
-                   index, head_.new_call_id());
+                   index, head_.new_id("call_"));
     append_json_string(out, call.name);
     out += R"(,"arguments":""}}])";
     finish(out, {}, "", usage);
@@ -170,7 +170,7 @@ class ChatWhole final : public AnswerWriter {
     for (std::size_t i = 0; i < message.calls.size(); ++i) {
       fmt::format_to(std::back_inserter(out),
                      R"({}{{"id":"{}","type":"function","function":{{"name":)",
-                     i == 0 ? R"(,"tool_calls":[)" : ",", head_.new_call_id());
+                     i == 0 ? R"(,"tool_calls":[)" : ",", head_.new_id("call_"));
       append_json_string(out, message.calls[i].name);
       out += R"(,"arguments":)";
       append_json_string(out, message.calls[i].arguments);

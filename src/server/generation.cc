@@ -74,8 +74,7 @@ void Generation::start(std::shared_ptr<Service> service, const Endpoint& endpoin
 
 void Generation::prepare(std::string_view body) {
   if (is_client_gone_) return;
-  auto prepared =
-      endpoint_.prepare(body, service_->model(), service_->options().model_name);
+  auto prepared = endpoint_.prepare(body, service_->model(), service_->options().model_name);
   if (const auto* error = std::get_if<ApiError>(&prepared)) return reply_->send_error(*error);
   make_choices(std::get<PreparedRequest>(std::move(prepared)));
   const core::Status status = submit(0);
@@ -102,6 +101,7 @@ void Generation::make_choices(PreparedRequest prepared) {
   }
   AnswerHead head = answer_head(params);
   head.num_choices = static_cast<int>(num_choices);
+  head.request_members = std::move(prepared.response_members);
   writer_ = endpoint_.make_writer(std::move(head));
 }
 
@@ -136,7 +136,9 @@ AnswerHead Generation::answer_head(const GenerationParams& params) const {
           .include_usage = params.include_usage,
           .continuous_usage = params.continuous_usage,
           .tokenizer = service_->model().tokenizer.get(),
-          .new_call_id = [service = service_] { return service->random_id("call_"); }};
+          .new_id = [service =
+                         service_](std::string_view prefix) { return service->random_id(prefix); },
+          .request_members = {}};
 }
 
 core::Status Generation::submit(std::size_t index) {

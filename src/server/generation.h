@@ -27,6 +27,8 @@ struct Endpoint {
 inline constexpr Endpoint kChatEndpoint = {"chatcmpl-", true, prepare_chat, make_chat_writer};
 inline constexpr Endpoint kCompletionEndpoint = {"cmpl-", false, prepare_completion,
                                                  make_completion_writer};
+inline constexpr Endpoint kResponsesEndpoint = {"resp_", true, prepare_responses,
+                                                make_responses_writer};
 
 /// One generating request from its body to the end of its answer. It is prepared on a prompt
 /// worker and then driven by the engine's events, each of which becomes at most one write. Its
@@ -56,8 +58,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Generation(std::shared_ptr<Service> service, const Endpoint& endpoint,
              std::unique_ptr<Reply> reply, std::uint64_t first_id);
 
-  void prepare(std::string_view body);                           // thread: prompt worker
-  void make_choices(PreparedRequest prepared);                   // thread: prompt worker
+  void prepare(std::string_view body);          // thread: prompt worker
+  void make_choices(PreparedRequest prepared);  // thread: prompt worker
   engine::Request engine_request(const GenerationParams& params, std::size_t index,
                                  const std::vector<TokenId>& prompt) const;
   AnswerHead answer_head(const GenerationParams& params) const;  // thread: prompt worker

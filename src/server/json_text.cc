@@ -1,6 +1,9 @@
 #include "tandem/server/json_text.h"
 
 #include <array>
+#include <boost/json/serialize.hpp>
+
+#include "tandem/chat/wire_json.h"
 
 namespace tandem::server {
 namespace {
@@ -47,6 +50,24 @@ void append_json_string(std::string& out, std::string_view text) {
   out.push_back('"');
   append_json_escaped(out, text);
   out.push_back('"');
+}
+
+std::string exact_json(const boost::json::value& value) {
+  if (const auto digits = chat::big_integer(value)) return std::string(*digits);
+  std::string json;
+  if (const auto* array = value.if_array()) {
+    for (const auto& item : *array) json.append(json.empty() ? "[" : ",").append(exact_json(item));
+    return json.empty() ? "[]" : json + "]";
+  }
+  if (const auto* object = value.if_object()) {
+    for (const auto& [key, member] : *object) {
+      json += json.empty() ? '{' : ',';
+      append_json_string(json, key);
+      json.append(":").append(exact_json(member));
+    }
+    return json.empty() ? "{}" : json + "}";
+  }
+  return boost::json::serialize(value);
 }
 
 std::string well_formed(std::string_view text) {

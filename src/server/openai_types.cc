@@ -31,16 +31,11 @@ constexpr char kAuto[] = "auto";
 constexpr char kMedium[] = "medium";
 
 constexpr Unsupported kUnsupportedInChat[] = {
-    {"functions", is_empty},
-    {"function_call", is_text<kNone, kAuto>},
-    {"modalities", is_text_only},
-    {"audio", never},
-    {"prediction", never},
-    {"verbosity", is_text<kMedium>},
-    {"web_search_options", never},
-    {"store", is_false},
-    {"chat_template", never},
-    {"continue_final_message", is_false},
+    {"functions", is_empty},       {"function_call", is_text<kNone, kAuto>},
+    {"modalities", is_text_only},  {"audio", never},
+    {"prediction", never},         {"verbosity", is_text<kMedium>},
+    {"web_search_options", never}, {"store", is_false},
+    {"chat_template", never},      {"continue_final_message", is_false},
 };
 
 constexpr Unsupported kUnsupportedInCompletions[] = {
@@ -74,9 +69,8 @@ void refuse_media(BodyReader& reader, const json::array& messages) {
 ApiError from_conversation_error(const core::Status& status) {
   const std::string& message = status.message();
   const std::size_t colon = message.find(": ");
-  const bool names_member =
-      (message.starts_with("messages") || message.starts_with("tools")) &&
-      colon != std::string::npos;
+  const bool names_member = (message.starts_with("messages") || message.starts_with("tools")) &&
+                            colon != std::string::npos;
   return invalid_request(message, names_member ? message.substr(0, colon) : "messages");
 }
 
@@ -103,8 +97,9 @@ bool read_tool_choice(BodyReader& reader) {
   if (text == "required" || value->is_object()) {
     reader.fail(not_supported("tool_choice"));
   } else {
-    reader.fail("tool_choice", "must be \"none\", \"auto\", \"required\" or an object that names "
-                               "a function");
+    reader.fail("tool_choice",
+                "must be \"none\", \"auto\", \"required\" or an object that names "
+                "a function");
   }
   return true;
 }
@@ -229,9 +224,10 @@ std::variant<CompletionRequest, ApiError> parse_completion_request(
   request.echo = reader.boolean("echo").value_or(false);
   read_prompts(reader, request.prompts);
   if (request.echo && request.params.logprobs) {
-    reader.fail(invalid_request("'echo' together with 'logprobs' is not supported yet by this "
-                                "server; leave one of them out.",
-                                "echo", "unsupported_parameter"));
+    reader.fail(
+        invalid_request("'echo' together with 'logprobs' is not supported yet by this "
+                        "server; leave one of them out.",
+                        "echo", "unsupported_parameter"));
   }
   if (request.prompts.size() * static_cast<std::size_t>(request.params.n) > kMaxChoices) {
     reader.fail("n", fmt::format("times the number of prompts must be at most {}", kMaxChoices));

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "tandem/server/responses_request.h"
 #include "tandem/tokenizer/stream_decoder.h"
 
 namespace tandem::server {
@@ -28,6 +29,18 @@ std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const S
     }
   }
   return request;
+}
+
+std::variant<PreparedRequest, ApiError> rendered(ChatRequest request, const ServedModel& model,
+                                                 std::string_view model_name,
+                                                 std::string_view prompt_param) {
+  const auto pieces = chat::render(request.conversation, model.template_variant);
+  if (!pieces.ok()) return invalid_request(pieces.status().message(), std::string(prompt_param));
+  PreparedRequest prepared;
+  prepared.params = std::move(request.params);
+  prepared.prompts.push_back(model.tokenizer->encode(*pieces));
+  prepared.parallel_tool_calls = request.parallel_tool_calls;
+  return checked(std::move(prepared), model, model_name, prompt_param);
 }
 
 }  // namespace
@@ -70,14 +83,20 @@ std::variant<PreparedRequest, ApiError> prepare_chat(std::string_view body,
                                                      std::string_view model_name) {
   auto parsed = parse_chat_request(body, model.default_sampling);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  auto& request = std::get<ChatRequest>(parsed);
-  const auto pieces = chat::render(request.conversation, model.template_variant);
-  if (!pieces.ok()) return invalid_request(pieces.status().message(), "messages");
-  PreparedRequest prepared;
-  prepared.params = std::move(request.params);
-  prepared.prompts.push_back(model.tokenizer->encode(*pieces));
-  prepared.parallel_tool_calls = request.parallel_tool_calls;
-  return checked(std::move(prepared), model, model_name, "messages");
+  return rendered(std::get<ChatRequest>(std::move(parsed)), model, model_name, "messages");
+}
+
+std::variant<PreparedRequest, ApiError> prepare_responses(std::string_view body,
+                                                          const ServedModel& model,
+                                                          std::string_view model_name) {
+  auto parsed = parse_responses_request(body, model.default_sampling);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  auto& request = std::get<ResponsesRequest>(parsed);
+  auto prepared = rendered(std::move(request.chat), model, model_name, "input");
+  if (auto* good = std::get_if<PreparedRequest>(&prepared)) {
+    good->response_members = std::move(request.members);
+  }
+  return prepared;
 }
 
 std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body,
@@ -99,9 +118,8 @@ std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body
   if (good == nullptr || !request.echo) return result;
   for (const Prompt& prompt : request.prompts) {
     const auto* text = std::get_if<std::string>(&prompt);
-    good->echoes.push_back(text != nullptr
-                               ? *text
-                               : decode(std::get<std::vector<TokenId>>(prompt), tokenizer));
+    good->echoes.push_back(
+        text != nullptr ? *text : decode(std::get<std::vector<TokenId>>(prompt), tokenizer));
   }
   return result;
 }

@@ -17,12 +17,17 @@ struct PreparedRequest {
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::string> echoes;  ///< by prompt: what its answers begin with; empty: nothing
   bool parallel_tool_calls = true;
+  std::string response_members;  ///< of /v1/responses, see ResponsesRequest
 };
 
 /// Parses, renders and tokenizes a chat body. Thread: prompt workers.
 std::variant<PreparedRequest, ApiError> prepare_chat(std::string_view body,
                                                      const ServedModel& model,
                                                      std::string_view model_name);
+/// The same for the body of /v1/responses.
+std::variant<PreparedRequest, ApiError> prepare_responses(std::string_view body,
+                                                          const ServedModel& model,
+                                                          std::string_view model_name);
 /// The same for a text completion. Token ids are taken as they are.
 std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body,
                                                            const ServedModel& model,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "tandem/core/log.h"
@@ -50,21 +51,32 @@ int Reply::final_status() const {
 std::string Reply::log_line() const {
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - arrival_;
-  std::string line =
-      fmt::format("{} {} {}", well_formed(method_), well_formed(path_), final_status());
+  std::string line = fmt::format("access method={} path={} status={}", well_formed(method_),
+                                 well_formed(path_), final_status());
   if (usage_.prompt_tokens > 0) {
-    line += fmt::format(" prompt={} cached={} completion={}", usage_.prompt_tokens,
-                        usage_.cached_tokens, usage_.completion_tokens);
+    line += fmt::format(
+        " prompt_tokens={} cached_tokens={} completion_tokens={} drafted_tokens={} "
+        "accepted_tokens={}",
+        usage_.prompt_tokens, usage_.cached_tokens, usage_.completion_tokens, usage_.drafted_tokens,
+        usage_.accepted_tokens);
   }
-  return line + fmt::format(" ms={:.1f} id={}", elapsed.count(), request_id_);
+  return line + fmt::format(" duration_ms={:.1f} request_id={}", elapsed.count(), request_id_);
+}
+
+net::Headers Reply::headers(std::string_view content_type) const {
+  net::Headers all = options_.headers;
+  all.emplace_back("Content-Type", content_type);
+  all.emplace_back("X-Request-Id", request_id_);
+  return all;
 }
 
 void Reply::send(int http_status, std::string_view content_type, std::string body,
                  net::Headers more_headers) {
   http_status_ = http_status;
-  more_headers.emplace_back("Content-Type", content_type);
-  more_headers.emplace_back("X-Request-Id", request_id_);
-  responder_->respond(http_status, std::move(more_headers), std::move(body));
+  net::Headers all = headers(content_type);
+  all.insert(all.end(), std::make_move_iterator(more_headers.begin()),
+             std::make_move_iterator(more_headers.end()));
+  responder_->respond(http_status, std::move(all), std::move(body));
 }
 
 void Reply::send_error(const ApiError& error) {
@@ -78,10 +90,10 @@ void Reply::send_error(const ApiError& error) {
 void Reply::start_stream() {
   http_status_ = 200;
   is_stream_started_ = true;
-  responder_->start_stream(200, {{"Content-Type", "text/event-stream; charset=utf-8"},
-                                 {"Cache-Control", "no-cache"},
-                                 {"X-Accel-Buffering", "no"},  // proxies must not collect events
-                                 {"X-Request-Id", request_id_}});
+  net::Headers all = headers("text/event-stream; charset=utf-8");
+  all.emplace_back("Cache-Control", "no-cache");
+  all.emplace_back("X-Accel-Buffering", "no");  // proxies must not collect events
+  responder_->start_stream(200, std::move(all));
 }
 
 }  // namespace tandem::server

@@ -19,6 +19,7 @@ class Reply {
   struct Options {
     std::string fallback_request_id;  ///< used when the client sent none that is fit to print
     bool log = true;
+    net::Headers headers;  ///< of every answer
     std::shared_ptr<Metrics> metrics;
   };
   Reply(const net::HttpRequest& request, std::shared_ptr<net::Responder> responder,
@@ -49,6 +50,7 @@ class Reply {
 
  private:
   int final_status() const;
+  net::Headers headers(std::string_view content_type) const;
   std::string log_line() const;
 
   std::shared_ptr<net::Responder> responder_;

@@ -7,8 +7,10 @@
 #include <string_view>
 #include <utility>
 
+#include "tandem/server/access.h"
 #include "tandem/server/generation.h"
 #include "tandem/server/json_text.h"
+#include "tandem/server/text_tools.h"
 
 namespace tandem::server {
 namespace {
@@ -97,16 +99,32 @@ void complete_text(Call& call) {
                     std::move(call.reply));
 }
 
+template <TextTool tool>
+void use_text_tool(Call& call) {
+  run_text_tool(call.service, tool, std::move(call.request), std::move(call.reply));
+}
+
+void make_response(Call& call) {
+  Generation::start(call.service, kResponsesEndpoint, std::move(call.request),
+                    std::move(call.reply));
+}
+
 struct Route {
   std::string_view method;
   std::string_view path;  ///< one that ends with '/' covers what lies below it
   void (*handle)(Call& call);
-  bool is_logged;  ///< probes and scrapes would drown the access log
+  /// Whether it serves the model: asks for an API key and is logged. Probes and scrapes have no
+  /// key, and would drown the access log.
+  bool is_api;
 };
 
 constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", complete_chat, true},
     {"POST", "/v1/completions", complete_text, true},
+    {"POST", "/v1/responses", make_response, true},
+    {"POST", "/tokenize", use_text_tool<tokenize>, true},
+    {"POST", "/detokenize", use_text_tool<detokenize>, true},
+    {"POST", "/apply-template", use_text_tool<apply_template>, true},
     {"GET", kModelsPath, list_models, true},
     {"GET", "/v1/models/", show_model, true},
     {"GET", "/health", show_health, false},
@@ -123,12 +141,28 @@ const Route* find_route(std::string_view path) {
   return nullptr;
 }
 
+/// What a browser asks before a page of another origin may call; the answer's CORS headers decide.
+void answer_preflight(Reply& reply) {
+  reply.send(200, "text/plain", "",
+             {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+              {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
+              {"Access-Control-Max-Age", "86400"}});
+}
+
 }  // namespace
 
 void route(const std::shared_ptr<Service>& service, net::HttpRequest request,
            std::shared_ptr<net::Responder> responder) {
   const Route* found = find_route(request.path());
-  auto reply = service->make_reply(request, std::move(responder), !found || found->is_logged);
+  auto reply = service->make_reply(request, std::move(responder), !found || found->is_api);
+  const ServerOptions& options = service->options();
+  if (request.method == "OPTIONS" && !options.cors_origins.empty()) return answer_preflight(*reply);
+  const bool is_guarded = !options.api_keys.empty() && (!found || found->is_api);
+  if (is_guarded && !is_authorized(request.header("Authorization"), options.api_keys)) {
+    const ApiError error = unauthorized();
+    return reply->send(error.http_status, "application/json", to_json(error),
+                       {{"WWW-Authenticate", "Bearer"}});
+  }
   if (found == nullptr) {
     return reply->send_error(unknown_path(request.method, request.path()));
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tandem/chat/template_gemma4.h"
 #include "tandem/core/status.h"
@@ -23,7 +24,11 @@ struct ServerOptions {
   int num_prompt_workers = 1;                  ///< threads that parse, render and tokenize requests
   int max_pending_prompts = 256;               ///< requests waiting for them; more get 503
   std::chrono::milliseconds request_timeout{0};  ///< of a whole answer, from its arrival; 0: none
-  bool access_log = true;                      ///< one line per request, never its text
+  std::int64_t max_queue_tokens = 0;      ///< prompt tokens waiting for their first step; more get
+                                          ///< 429; 0: no limit
+  std::vector<std::string> api_keys;      ///< empty: none is asked for
+  std::vector<std::string> cors_origins;  ///< pages that may call from a browser; "*": any
+  bool access_log = true;                 ///< one line per request, never its text
 };
 
 /// A loaded model, ready to generate. Everything pointed to outlives Server::drain().
@@ -43,10 +48,11 @@ struct ServedModel {
 /// A request names `model_name` or no model; other names get 404, so that nobody believes to talk
 /// to another model. What OpenAI's API has and this server has not is refused by name, never
 /// ignored; members unknown to both are ignored. Beyond OpenAI's: top_k, min_p, ignore_eos,
-/// draft_length. Status codes: 400 what is wrong with a request, 404 and 405 paths and methods, 413
-/// and 431 size, 429 the engine's queue is full, 503 loading, draining, failed or too many requests
-/// to read (429 and 503 with Retry-After), 500 a failure of ours. Threads: one for I/O and a small
-/// pool for prompts, both owned. Methods: from one thread.
+/// draft_length. With API keys, all but /health, /ready, /metrics and the chat page ask for one.
+/// Status codes: 400 what is wrong with a request, 401 a wrong API key, 404 and 405 paths
+/// and methods, 413 and 431 size, 429 the engine's queue is full, 503 loading, draining, failed or
+/// too many requests to read (429 and 503 with Retry-After), 500 a failure of ours. Threads: one
+/// for I/O and a small pool for prompts, both owned. Methods: from one thread.
 class Server {
  public:
   /// Listens at once; until attach() everything but /metrics answers 503 and /health says

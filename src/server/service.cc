@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tandem/core/check.h"
+#include "tandem/server/access.h"
 
 namespace tandem::server {
 namespace {
@@ -64,6 +65,7 @@ std::unique_ptr<Reply> Service::make_reply(const net::HttpRequest& request,
   Reply::Options reply;
   reply.fallback_request_id = random_id("req-");
   reply.log = options_.access_log && is_logged;
+  reply.headers = cors_headers(request.header("Origin"), options_.cors_origins);
   reply.metrics = metrics_;
   return std::make_unique<Reply>(request, std::move(responder), std::move(reply));
 }

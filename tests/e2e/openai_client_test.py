@@ -5,6 +5,7 @@ Usage: openai_client_test.py TANDEM MODEL [DRAFT]
 Exit code 77 says that the test was skipped, with the reason on standard output.
 """
 
+import json
 import signal
 import socket
 import subprocess
@@ -77,6 +78,14 @@ class OpenAiClientTest(unittest.TestCase):
         members = {"model": self.model, "messages": MESSAGES, "max_tokens": 24} | members
         return self.client.chat.completions.create(**members)
 
+    def post(self, path, body):
+        request = urllib.request.Request(
+            self.server.url + path,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        return json.load(urllib.request.urlopen(request, timeout=60))
+
     def test_models(self):
         self.assertEqual(self.client.models.retrieve(self.model).id, self.model)
         with self.assertRaises(openai.NotFoundError):
@@ -143,14 +152,138 @@ class OpenAiClientTest(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.chat(temperature=9)
         self.assertEqual(caught.exception.body["param"], "temperature")
-        with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
-        self.assertEqual(caught.exception.body["param"], "tools")
         with self.assertRaises(openai.NotFoundError):
             self.chat(model="gpt-5")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.chat(messages=[{"role": "user", "content": "word " * 4000}])
         self.assertEqual(caught.exception.body["code"], "context_length_exceeded")
+
+    def test_several_choices(self):
+        several = self.chat(n=3, temperature=1, seed=5)
+        self.assertEqual([choice.index for choice in several.choices], [0, 1, 2])
+        self.assertEqual(
+            several.choices[0].message.content,
+            self.chat(temperature=1, seed=5).choices[0].message.content,
+        )
+        texts = ["", "", ""]
+        for chunk in self.chat(n=3, temperature=1, seed=5, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+        self.assertEqual(texts, [choice.message.content for choice in several.choices])
+        again = self.chat(n=3, temperature=1, seed=5)
+        self.assertGreaterEqual(again.usage.prompt_tokens_details.cached_tokens, 0)
+        self.assertEqual(again.usage.prompt_tokens, self.chat().usage.prompt_tokens)
+
+    def test_usage_in_every_chunk(self):
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = list(self.chat(stream=True, temperature=0, stream_options=options))
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        self.assertEqual(counts, sorted(counts))
+        self.assertEqual(counts[-1], self.chat(temperature=0).usage.completion_tokens)
+
+    def test_tools(self):
+        tool = {
+            "type": "function",
+            "function": {
+                "name": "get_weather",
+                "description": "Get the weather",
+                "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+            },
+        }
+        plain = self.chat().usage.prompt_tokens
+        with_tool = self.chat(tools=[tool]).usage.prompt_tokens
+        self.assertGreater(with_tool, plain + 10)
+        self.assertEqual(self.chat(tools=[tool], tool_choice="none").usage.prompt_tokens, plain)
+        call = {"name": "get_weather", "arguments": '{"city":"Rome"}'}
+        history = MESSAGES + [
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+        ]
+        answer = self.chat(messages=history, tools=[tool])
+        self.assertIn(answer.choices[0].finish_reason, ("stop", "length", "tool_calls"))
+        prompt = self.post("/apply-template", {"messages": history, "tools": [tool]})["prompt"]
+        self.assertIn('<|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>', prompt)
+        self.assertIn('<|tool_response>response:get_weather{value:<|"|>sunny<|"|>}', prompt)
+
+    def test_roles_parts_and_thinking(self):
+        parts = [{"type": "text", "text": "Tell me"}, {"type": "text", "text": " about the sea."}]
+        messages = [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": parts},
+        ]
+        self.assertGreater(len(self.chat(messages=messages).choices[0].message.content), 0)
+        prompt = self.post("/apply-template", {"messages": messages, "reasoning_effort": "high"})
+        self.assertIn("<|turn>system\n<|think|>\nBe brief.<turn|>", prompt["prompt"])
+        thinking = {"chat_template_kwargs": {"enable_thinking": True}}
+        message = self.chat(temperature=0, extra_body=thinking).choices[0].message
+        self.assertNotIn("<|channel>", message.content or "")
+
+    def test_text_completions_of_several_prompts(self):
+        tokens = self.post("/tokenize", {"prompt": "The sky"})["tokens"]
+        answer = self.client.completions.create(
+            model=self.model,
+            prompt=["The sea", "The sky", "Once"],
+            max_tokens=8,
+            temperature=0,
+            echo=True,
+            n=2,
+        )
+        self.assertEqual(len(answer.choices), 6)
+        for choice, prompt in zip(answer.choices[::2], ("The sea", "The sky", "Once")):
+            self.assertTrue(choice.text.startswith(prompt))
+        by_ids = self.client.completions.create(
+            model=self.model, prompt=tokens, max_tokens=8, temperature=0
+        )
+        self.assertEqual("The sky" + by_ids.choices[0].text, answer.choices[2].text)
+
+    def test_tokens_and_back(self):
+        answer = self.post("/tokenize", {"prompt": "Hello you", "return_token_strs": True})
+        self.assertEqual(answer["count"], len(answer["tokens"]))
+        self.assertEqual("".join(answer["token_strs"]), "<bos>Hello you")
+        text = self.post("/detokenize", {"tokens": answer["tokens"]})
+        self.assertEqual(text["prompt"], "<bos>Hello you")
+        chat = self.post("/tokenize", {"messages": MESSAGES})
+        self.assertEqual(chat["count"], self.chat().usage.prompt_tokens)
+
+    def test_responses(self):
+        members = {"model": self.model, "max_output_tokens": 24, "temperature": 0}
+        whole = self.client.responses.create(input="Tell me about the sea.", **members)
+        self.assertIn(whole.status, ("completed", "incomplete"))
+        chat = self.chat(temperature=0)
+        self.assertEqual(whole.output_text, chat.choices[0].message.content)
+        self.assertEqual(whole.usage.output_tokens, chat.usage.completion_tokens)
+        events = list(
+            self.client.responses.create(input="Tell me about the sea.", stream=True, **members)
+        )
+        self.assertEqual(events[0].type, "response.created")
+        self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+        deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
+        self.assertEqual("".join(deltas), whole.output_text)
+        self.assertIn(events[-1].type, ("response.completed", "response.incomplete"))
+        self.assertEqual(events[-1].response.output_text, whole.output_text)
+
+    def test_responses_with_history_and_tools(self):
+        tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
+        history = [
+            {"role": "user", "content": [{"type": "input_text", "text": "Call f."}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "done"},
+        ]
+        answer = self.client.responses.create(
+            model=self.model,
+            instructions="Be brief.",
+            input=history,
+            tools=[tool],
+            max_output_tokens=8,
+        )
+        self.assertEqual(answer.object, "response")
+        self.assertEqual(answer.tools[0].name, "f")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.responses.create(model=self.model, input="Hi", previous_response_id="x")
+        self.assertEqual(caught.exception.body["param"], "previous_response_id")
 
     def test_a_client_that_leaves_frees_its_slot(self):
         before = self.server.metric("tandem:requests_cancelled_total")

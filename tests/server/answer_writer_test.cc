@@ -20,7 +20,9 @@ AnswerHead head(bool is_stream, bool include_usage = false) {
   head.is_stream = is_stream;
   head.include_usage = include_usage;
   head.tokenizer = tokenizer.get();
-  head.new_call_id = [count = 0]() mutable { return "call_" + std::to_string(++count); };
+  head.new_id = [count = 0](std::string_view prefix) mutable {
+    return std::string(prefix) + std::to_string(++count);
+  };
   return head;
 }
 

@@ -188,9 +188,8 @@ TEST_F(ChoicesTest, AreRefusedTogetherWhenTheQueueIsFull) {
 
 TEST_F(ChoicesTest, AreAllCancelledWhenTheClientLeaves) {
   start_and_attach();
-  Pending pending([&] {
-    return call("POST", "/v1/chat/completions", chat_body(R"("n":3)"), {}, 300ms);
-  });
+  Pending pending(
+      [&] { return call("POST", "/v1/chat/completions", chat_body(R"("n":3)"), {}, 300ms); });
   engine_.emit_text(0, "a");
   EXPECT_EQ(pending.get().status, 0);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(engine_.wait_cancelled(engine_.request(i).id));
@@ -198,7 +197,8 @@ TEST_F(ChoicesTest, AreAllCancelledWhenTheClientLeaves) {
 
 TEST_F(ChoicesTest, OfSeveralPromptsEchoThem) {
   start_and_attach();
-  Pending whole([this] { return complete(R"({"prompt":["a<bos>",[264,265]],"n":2,"echo":true})"); });
+  Pending whole(
+      [this] { return complete(R"({"prompt":["a<bos>",[264,265]],"n":2,"echo":true})"); });
   for (std::size_t i = 0; i < 4; ++i) {
     engine_.emit_end(i, FinishReason::kStop, {.prompt_tokens = 3}, std::to_string(i));
   }
@@ -217,7 +217,8 @@ TEST_F(ChoicesTest, CarryTheLogprobsOfTheirContent) {
   Pending whole([this] { return chat(R"("logprobs":true,"top_logprobs":1)"); });
   EXPECT_EQ(engine_.request(0).logprobs, 1);
   engine::Event event;
-  event.tokens = tokens_of("<|channel>thought\nx<channel|>ab<|tool_call>call:f{}<tool_call|><turn|>");
+  event.tokens =
+      tokens_of("<|channel>thought\nx<channel|>ab<|tool_call>call:f{}<tool_call|><turn|>");
   for (const TokenId token : event.tokens) {
     event.logprobs.push_back({{token, -1.0F}, {{token, -1.0F}}});
   }
@@ -247,10 +248,22 @@ TEST_F(ChoicesTest, AnswerInTimeOrSayThatTheyDoNot) {
 /// Property: however tokens are grouped into events, the joined deltas are the same.
 TEST(ChoiceOutputProperty, GroupingChangesNothing) {
   const auto tokenizer = test_tokenizer();
-  constexpr std::string_view kPieces[] = {
-      "<|channel>", "thought\n",   "<channel|>", "<|tool_call>", "<tool_call|>", "call:f{a:1}",
-      "call:f{",    "<|\"|>",      "ST",         "S",            "T",            "\n",
-      " ",          "a",           "\xC3\xA9",   "<turn|>"};
+  constexpr std::string_view kPieces[] = {"<|channel>",
+                                          "thought\n",
+                                          "<channel|>",
+                                          "<|tool_call>",
+                                          "<tool_call|>",
+                                          "call:f{a:1}",
+                                          "call:f{",
+                                          "<|\"|>",
+                                          "ST",
+                                          "S",
+                                          "T",
+                                          "\n",
+                                          " ",
+                                          "a",
+                                          "\xC3\xA9",
+                                          "<turn|>"};
   std::mt19937 random(5);
   const auto run = [&](const std::vector<TokenId>& tokens, bool parallel, unsigned most) {
     ChoiceOutput output(*tokenizer, {.is_chat = true,

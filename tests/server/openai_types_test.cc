@@ -344,7 +344,8 @@ TEST(ChatRequest, ReadsToolsAndThinking) {
   EXPECT_EQ(conversation_of(tools + R"(,"tool_choice":"none")").tools.size(), 0U);
   EXPECT_TRUE(conversation_of(R"("reasoning_effort":"low")").enable_thinking);
   EXPECT_FALSE(conversation_of(R"("reasoning_effort":"minimal")").enable_thinking);
-  EXPECT_TRUE(conversation_of(R"("chat_template_kwargs":{"enable_thinking":true})").enable_thinking);
+  EXPECT_TRUE(
+      conversation_of(R"("chat_template_kwargs":{"enable_thinking":true})").enable_thinking);
   EXPECT_FALSE(conversation_of(R"("reasoning_effort":"high",)"
                                R"("chat_template_kwargs":{"enable_thinking":false})")
                    .enable_thinking);

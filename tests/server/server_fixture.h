@@ -44,8 +44,8 @@ inline std::shared_ptr<const tokenizer::Tokenizer> test_tokenizer() {
 
 /// The ids of a text in which the tokenizer's special tokens are tokens, every other byte one.
 inline std::vector<TokenId> tokens_of(std::string_view text) {
-  constexpr std::string_view kSpecial[] = {"<|channel>", "<channel|>", "<|tool_call>",
-                                           "<tool_call|>", "<|\"|>", "<turn|>"};
+  constexpr std::string_view kSpecial[] = {"<|channel>",   "<channel|>", "<|tool_call>",
+                                           "<tool_call|>", "<|\"|>",     "<turn|>"};
   const auto tokenizer = test_tokenizer();
   std::vector<TokenId> tokens;
   while (!text.empty()) {

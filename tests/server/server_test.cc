@@ -164,15 +164,18 @@ TEST_F(ServerTest, PassesParametersOn) {
   EXPECT_EQ(request.sampling.top_p, 0.95F);
   EXPECT_EQ(request.sampling.seed, 42U);
   EXPECT_EQ(request.max_tokens, 7);
-  EXPECT_THAT(request.stop, ElementsAre("x", "y"));
   EXPECT_TRUE(request.ignore_eos);
   EXPECT_EQ(request.draft_length, 2);
   engine_.emit_end(0, FinishReason::kStop);
+  Pending third([this] { return complete(R"({"prompt":"a","stop":["x","y"]})"); });
+  EXPECT_THAT(engine_.request(1).stop, ElementsAre("x", "y"));  // of a chat: not the engine's
+  engine_.emit_end(1, FinishReason::kStop);
+  EXPECT_EQ(third.get().status, 200);
   Pending second([this] { return chat(R"("max_tokens":1000000)"); });
-  const engine::Request plain = engine_.request(1);
+  const engine::Request plain = engine_.request(2);
   EXPECT_EQ(plain.max_tokens, kMaxContext - static_cast<int>(plain.prompt.size()));
   EXPECT_FALSE(plain.draft_length);
-  engine_.emit_end(1, FinishReason::kStop);
+  engine_.emit_end(2, FinishReason::kStop);
 }
 
 TEST_F(ServerTest, RefusesOtherModels) {
