@@ -30,6 +30,11 @@ SchedulerOptions scheduler_options(const model::StepRunner::Limits& limits,
   return out;
 }
 
+/// Whether a span yields a token.
+bool samples(const kernels::Span& span) {
+  return span.is_decode() || span.keep == kernels::Keep::kLast;
+}
+
 KvOptions kv_options(const model::StepRunner::Limits& limits, const EngineOptions& options) {
   KvOptions out;
   out.layout = limits.kv;
@@ -96,7 +101,6 @@ core::Status EngineCore::check_request(const Request& request) const {
 }
 
 void EngineCore::add(Request request, EventSink sink) {
-  std::vector<TokenId> prompt = std::move(request.prompt);
   const int max_tokens = request.max_tokens;
   const std::optional<int> draft_length = request.draft_length;
   auto owned = std::make_unique<Job>(std::move(request), std::move(sink), *tokenizer_);
@@ -104,7 +108,6 @@ void EngineCore::add(Request request, EventSink sink) {
   Sequence& s = job.sequence;
   s.request_id = job.id;
   s.age = next_age_++;
-  s.tokens = std::move(prompt);
   s.num_prompt = s.length();
   s.max_length = context_;
   if (max_tokens > 0 && max_tokens < context_ - s.num_prompt) {
@@ -155,6 +158,7 @@ void EngineCore::step() {
     runner_->set_slot(s->slot, jobs_.at(s->request_id)->sampling);
   }
   choose_drafts(step);
+  set_rules(step);
   const double start = clock_();
   const core::Result<kernels::StepResult> result = runner_->step(step.plan);
   const double seconds = clock_() - start;
@@ -195,22 +199,31 @@ void EngineCore::choose_drafts(PlannedStep& step) {
   const int max_draft = std::min(runner_->limits().max_draft, kMaxDraft);
   if (max_draft == 0) return;
   adaptive_.clear();
-  const auto samples = [&](std::size_t i) {
-    const kernels::Span& span = step.plan.spans[i];
-    return span.is_decode() || span.keep == kernels::Keep::kLast;
-  };
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
     const Sequence& s = *step.sequences[i];
-    if (samples(i) && !s.draft_length.has_value()) adaptive_.push_back(&s.acceptance);
+    if (samples(step.plan.spans[i]) && !s.draft_length.has_value())
+      adaptive_.push_back(&s.acceptance);
   }
   const int adaptive_length = draft_policy_.choose(adaptive_);
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
     const Sequence& s = *step.sequences[i];
-    if (!samples(i)) continue;
+    if (!samples(step.plan.spans[i])) continue;
     // This step adds at least one token, which leaves one draft less to be useful.
     const int useful = std::min(max_draft, s.useful_drafts() - 1);
     step.plan.spans[i].next_drafts =
         std::max(0, std::min(s.draft_length.value_or(adaptive_length), useful));
+  }
+}
+
+void EngineCore::set_rules(PlannedStep& step) {
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    const Sequence& s = *step.sequences[i];
+    kernels::Span& span = step.plan.spans[i];
+    if (!samples(span)) continue;
+    OutputRules* rules = jobs_.at(s.request_id)->rules.get();
+    if (rules == nullptr) continue;
+    const int num_drafts = span.is_decode() ? span.num_drafts : 0;
+    span.rules = rules->rows(std::span(s.drafts).first(static_cast<std::size_t>(num_drafts)));
   }
 }
 
@@ -245,7 +258,7 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
                              const kernels::SpanResult& result) {
   Job& job = *jobs_.at(s.request_id);
   if (!span.is_decode()) s.commit_prompt(static_cast<int>(span.prompt.size()));
-  if (!span.is_decode() && span.keep != kernels::Keep::kLast) {
+  if (!samples(span)) {
     kv_.settle(s);
     return;
   }
@@ -272,7 +285,13 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
   if (event.finish.has_value()) job.output.flush(event.text);
   s.commit_tokens(event.tokens);
   s.state = SequenceState::kDecode;
-  s.held_drafts = span.next_drafts;
+  s.held_drafts = result.num_next_drafts;
+  s.drafts = result.next_drafts;
+  if (job.rules) job.rules->commit(event.tokens);
+  if (!result.logprobs.empty()) {
+    const auto num_tokens = static_cast<std::ptrdiff_t>(event.tokens.size());
+    event.logprobs.assign(result.logprobs.begin(), result.logprobs.begin() + num_tokens);
+  }
   kv_.settle(s);
   job.usage.completion_tokens += static_cast<int>(event.tokens.size());
   stats_.generated_tokens += event.tokens.size();

@@ -14,6 +14,7 @@
 #include "tandem/engine/engine.h"
 #include "tandem/engine/kv_manager.h"
 #include "tandem/engine/output.h"
+#include "tandem/engine/output_rules.h"
 #include "tandem/engine/request.h"
 #include "tandem/engine/scheduler.h"
 #include "tandem/model/step_runner.h"
@@ -68,13 +69,17 @@ class EngineCore {
     Job(Request&& request, EventSink&& event_sink, const tokenizer::Tokenizer& tokenizer)
         : id(request.id),
           sampling(request.sampling),
+          rules(OutputRules::make(request, tokenizer)),
           output(tokenizer, std::move(request.stop), std::move(request.stop_tokens),
                  request.ignore_eos),
           deadline(request.deadline),
-          sink(std::move(event_sink)) {}
+          sink(std::move(event_sink)) {
+      sequence.tokens = std::move(request.prompt);
+    }
     std::uint64_t id;
     kernels::SamplingParams sampling;
     Sequence sequence;
+    std::unique_ptr<OutputRules> rules;  // null: the request has none
     Output output;
     std::optional<std::chrono::steady_clock::time_point> deadline;
     Usage usage;
@@ -89,6 +94,7 @@ class EngineCore {
              const EngineOptions& options, Clock clock);
 
   void end_overdue();
+  void set_rules(PlannedStep& step);
   void choose_drafts(PlannedStep& step);
   void commit(const PlannedStep& step, const kernels::StepResult& result);
   void commit_span(Sequence& sequence, const kernels::Span& span,

@@ -47,18 +47,18 @@ struct Request {
   std::uint64_t id = 0;  ///< unique while the request lives; chosen by the caller
   std::vector<TokenId> prompt;
   kernels::SamplingParams sampling;
-  Penalties penalties;                ///< not yet: refused unless they are neutral
-  std::vector<LogitBias> logit_bias;  ///< at most kMaxLogitBiases, a token once; not yet: refused
+  Penalties penalties;
+  std::vector<LogitBias> logit_bias;  ///< at most kMaxLogitBiases; those of one token add up
   int max_tokens = 0;                 ///< 0: as many as the context holds
-  /// No end token before this many tokens, unless the grammar allows nothing else; stop strings
-  /// still end the output. Not yet: refused above 0.
+  /// No end token, and none of stop_tokens, before this many tokens, unless the grammar allows
+  /// nothing else; stop strings still end the output.
   int min_tokens = 0;
   std::vector<std::string> stop;     ///< output ends before the first of these
   std::vector<TokenId> stop_tokens;  ///< ends like an end token; at most kMaxStopTokens
   bool ignore_eos = false;           ///< the vocabulary's end tokens do not end the output
   std::optional<int> draft_length;   ///< fixed K for this request, 0: no drafts; none: the server's
   /// Reports every token's logprob and those of this many likeliest ones, 0 to
-  /// kernels::kMaxTopLogprobs. Not yet: refused.
+  /// kernels::kMaxTopLogprobs.
   std::optional<int> logprobs;
   /// The output is a text of this grammar, and ends where the grammar allows an end. Null: any
   /// text. shared_ptr: the compiler's cache and several requests hold one. Not yet: refused.

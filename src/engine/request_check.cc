@@ -92,18 +92,6 @@ core::Status check_penalties(const Penalties& p) {
   return {};
 }
 
-/// What the engine knows but does not do.
-core::Status refuse_unbuilt(const Request& request) {
-  const char* what = request.penalties.any()        ? "penalties"
-                     : !request.logit_bias.empty()  ? "logit_bias"
-                     : request.min_tokens > 0       ? "min_tokens"
-                     : request.logprobs.has_value() ? "logprobs"
-                     : request.grammar != nullptr   ? "grammars"
-                                                    : nullptr;
-  if (what == nullptr) return {};
-  return core::unimplemented(fmt::format("the engine does not do {} yet; leave them out", what));
-}
-
 }  // namespace
 
 core::Status check_request(const Request& request, int vocab_size, int context,
@@ -125,7 +113,9 @@ core::Status check_request(const Request& request, int vocab_size, int context,
   }
   TANDEM_TRY(check_token_list(request, vocab_size));
   TANDEM_TRY(check_penalties(request.penalties));
-  TANDEM_TRY(refuse_unbuilt(request));
+  if (request.grammar != nullptr) {
+    return core::unimplemented("the engine does not do grammars yet; leave the grammar out");
+  }
   if (request.draft_length && (*request.draft_length < 0 || *request.draft_length > kMaxDraft)) {
     return core::invalid_argument(
         fmt::format("draft_length is {}; give 0 to {}", *request.draft_length, kMaxDraft));

@@ -39,8 +39,9 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   int computed = 0;
   int slot = -1;
-  int held_drafts = 0;              ///< drafts that the slot holds
-  std::optional<int> draft_length;  ///< fixed by request or server
+  int held_drafts = 0;  ///< drafts that the slot holds and that may be verified
+  std::array<TokenId, kMaxDraft> drafts = {};  ///< the first held_drafts ones
+  std::optional<int> draft_length;             ///< fixed by request or server
   AcceptanceHistory acceptance;
   bool was_admitted = false;  ///< false until the first time that it got a slot
   int cached_prompt = 0;      ///< prompt tokens taken from the prefix cache at first admission

@@ -1,6 +1,7 @@
 #include "tandem/kernels/host_step.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "tandem/core/check.h"
 
@@ -94,12 +95,16 @@ void HostStep::add_run(const Span& span, int span_index, int first_offset, int n
   }
 }
 
-void HostStep::add_sampled_rows(const SpanState& span) {
-  const Slot& s = slots_[static_cast<std::size_t>(span.slot)];
-  for (int i = 0; i < span.num_sampled; ++i) {
-    const std::int32_t row = span.first_kept + i;
+void HostStep::add_sampled_rows(const Span& span, const SpanState& state) {
+  const auto num_sampled = static_cast<std::size_t>(state.num_sampled);
+  TANDEM_CHECK(span.rules.empty() || span.rules.size() == num_sampled,
+               "a rule for every sampled row or none");
+  const Slot& s = slots_[static_cast<std::size_t>(state.slot)];
+  for (std::size_t i = 0; i < num_sampled; ++i) {
+    const std::int32_t row = state.first_kept + static_cast<std::int32_t>(i);
     const Position position = rows_[index(RowSet::kStep)][static_cast<std::size_t>(row)].position;
-    sampled_.push_back({row, position + 1, &s.sampling});
+    sampled_.push_back(
+        {row, position + 1, &s.sampling, span.rules.empty() ? nullptr : &span.rules[i]});
   }
 }
 
@@ -120,7 +125,7 @@ Backend::StepShape HostStep::begin(const StepPlan& plan) {
     SpanState state = make_span_state(span);
     state.first_kept = static_cast<std::int32_t>(rows.size());
     add_run(span, i, state.num_rows - state.num_kept, state.num_kept);
-    add_sampled_rows(state);
+    add_sampled_rows(span, state);
     spans_.push_back(state);
     SpanResult& result = result_.spans[static_cast<std::size_t>(i)];
     result.slot = span.slot;
@@ -128,6 +133,7 @@ Backend::StepShape HostStep::begin(const StepPlan& plan) {
     for (int k = 0; k < state.next_drafts; ++k) ++draft_counts_[static_cast<std::size_t>(k)];
   }
   kept_rows_ = static_cast<int>(rows.size());
+  logprobs_.resize(sampled_.size());
   for (int i = 0; i < num_spans; ++i) {
     const Span& span = plan.spans[static_cast<std::size_t>(i)];
     const SpanState& state = spans_[static_cast<std::size_t>(i)];
@@ -160,6 +166,7 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     const SpanState& span = spans_[i];
     if (span.num_sampled == 0) continue;
+    const std::size_t first_chosen = next_chosen;
     Slot& s = slots_[static_cast<std::size_t>(span.slot)];
     const std::span<const TokenId> tokens =
         chosen.subspan(next_chosen, static_cast<std::size_t>(span.num_sampled));
@@ -176,6 +183,11 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
     SpanResult& result = result_.spans[i];
     result.num_tokens = static_cast<std::int32_t>(accepted) + 1;
     std::copy_n(tokens.begin(), accepted + 1, result.tokens.begin());
+    const RowRule* rule = sampled_[first_chosen].rule;
+    if (rule != nullptr && rule->top_logprobs) {
+      const auto first = logprobs_.begin() + static_cast<std::ptrdiff_t>(first_chosen);
+      result.logprobs.assign(first, first + result.num_tokens);
+    }
   }
   // Counting passes: a stable order by length without the memory that a stable sort takes.
   for (int length = kMaxDraft; length > 0; --length) {
@@ -183,6 +195,16 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
       if (spans_[i].next_drafts == length) add_draft_row(static_cast<int>(i));
     }
   }
+}
+
+StepResult HostStep::take_result() {
+  for (std::size_t i = 0; i < spans_.size(); ++i) {
+    const Slot& s = slots_[static_cast<std::size_t>(spans_[i].slot)];
+    SpanResult& result = result_.spans[i];
+    result.num_next_drafts = s.num_drafts;
+    std::copy_n(s.drafts.begin(), s.num_drafts, result.next_drafts.begin());
+  }
+  return std::move(result_);
 }
 
 void HostStep::add_draft_row(int span_index) {

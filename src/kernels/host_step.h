@@ -58,8 +58,12 @@ class HostStep {
     Position position =
         0;  ///< of the token to be chosen = row's position + 1; keys the random number
     const SamplingParams* sampling = nullptr;
+    const RowRule* rule = nullptr;  ///< the plan's; null: none
   };
   std::span<const SampledRow> sampled_rows() const { return sampled_; }
+  /// Where the logprobs of a sampled row go whose rule asks for them, before accept(). Different
+  /// rows may be written by different threads.
+  TokenLogprobs& logprobs(std::size_t sampled_row) { return logprobs_[sampled_row]; }
 
   /// Applies the chosen tokens (one per sampled row) span by span, spec/mtp.md sections 6 and 7:
   /// accepts drafts while they equal the chosen token, fills the result, advances the slots and
@@ -76,7 +80,8 @@ class HostStep {
 
   /// What accept() found; valid until take_result().
   const StepResult& result() const { return result_; }
-  StepResult take_result() { return std::move(result_); }
+  /// The result with the drafts that were set since.
+  StepResult take_result();
 
  private:
   struct Slot {
@@ -107,7 +112,7 @@ class HostStep {
   Slot& slot(int i);
   SpanState make_span_state(const Span& span);
   void add_run(const Span& span, int span_index, int first_offset, int num_rows);
-  void add_sampled_rows(const SpanState& span);
+  void add_sampled_rows(const Span& span, const SpanState& state);
   void add_draft_row(int span_index);
 
   int hidden_ = 0;
@@ -122,6 +127,7 @@ class HostStep {
   std::array<std::vector<RowInfo>, 2> rows_;
   std::array<std::vector<RowRun>, 2> runs_;
   std::vector<SampledRow> sampled_;
+  std::vector<TokenLogprobs> logprobs_;  // [sampled rows]
   std::array<int, kMaxDraft + 1> draft_counts_ = {};
   StepResult result_;
 };

@@ -250,6 +250,49 @@ TokenId sample_all(const Law& law, const SamplingParams& params, double random,
   return find_candidate(law, masses, random * kept, false, scratch).id;
 }
 
+// ---- with a rule -----------------------------------------------------------------------------
+
+Law make_law(std::span<const float> logits, float temperature, SamplingScratch& scratch) {
+  scratch.block_maxima.clear();
+  for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    scratch.block_maxima.push_back(
+        max_of(logits.subspan(begin, std::min(kBlock, logits.size() - begin))));
+  }
+  return {logits, max_of(scratch.block_maxima), 1.0F / temperature};
+}
+
+void apply_mask(std::span<const std::uint32_t> mask, std::span<float> logits) {
+  for (std::size_t begin = 0; begin < logits.size(); begin += 32) {
+    const std::uint32_t word = mask[begin / 32];
+    const std::size_t size = std::min<std::size_t>(32, logits.size() - begin);
+    if (word == ~std::uint32_t{0}) continue;
+    for (std::size_t i = 0; i < size; ++i) {
+      logits[begin + i] = (word >> i & 1U) != 0 ? logits[begin + i] : kNever;
+    }
+  }
+}
+
+float logprob_of(float logit, double log_total) {
+  return static_cast<float>(static_cast<double>(logit) - log_total);
+}
+
+/// Fills logprobs.top; returns ln of the sum of exp(logit).
+double report_likeliest(std::span<const float> logits, int top, SamplingScratch& scratch,
+                        TokenLogprobs& logprobs) {
+  logprobs.top.clear();
+  const Law law = make_law(logits, 1.0F, scratch);
+  if (!std::isfinite(law.max)) return 0.0;  // no law: the step fails by its hidden rows
+  double total = 0.0;
+  for (const double mass : bucket_masses(law)) total += mass;
+  const double log_total = static_cast<double>(law.max) + std::log(total);
+  if (top == 0) return log_total;
+  select_top_k(law, static_cast<std::size_t>(top), scratch);
+  for (const TokenId id : scratch.ids) {
+    logprobs.top.push_back({id, logprob_of(logits[static_cast<std::size_t>(id)], log_total)});
+  }
+  return log_total;
+}
+
 }  // namespace
 
 std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
@@ -282,12 +325,7 @@ TokenId argmax(std::span<const float> logits) {
 TokenId sample(std::span<const float> logits, const SamplingParams& params, Position position,
                SamplingScratch& scratch) {
   if (!(params.temperature > 0.0F) || params.top_k == 1) return argmax(logits);
-  scratch.block_maxima.clear();
-  for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    scratch.block_maxima.push_back(
-        max_of(logits.subspan(begin, std::min(kBlock, logits.size() - begin))));
-  }
-  const Law law{logits, max_of(scratch.block_maxima), 1.0F / params.temperature};
+  const Law law = make_law(logits, params.temperature, scratch);
   if (!std::isfinite(law.max)) return argmax(logits);
 
   const double random = uniform(params.seed, position);
@@ -295,6 +333,31 @@ TokenId sample(std::span<const float> logits, const SamplingParams& params, Posi
     return sample_top_k(law, static_cast<std::size_t>(params.top_k), params, random, scratch);
   }
   return sample_all(law, params, random, scratch);
+}
+
+TokenId sample(std::span<float> logits, const SamplingParams& params, const RowRule& rule,
+               Position position, SamplingScratch& scratch, TokenLogprobs& logprobs) {
+  const auto logit = [logits](TokenId id) -> float& {
+    return logits[static_cast<std::size_t>(id)];
+  };
+  double log_total = 0.0;
+  if (rule.top_logprobs)
+    log_total = report_likeliest(logits, *rule.top_logprobs, scratch, logprobs);
+  scratch.unchanged.clear();
+  for (const LogitChange& change : rule.changes) {
+    float& x = logit(change.token);
+    scratch.unchanged.push_back(x);
+    x = (x > 0.0F ? x / change.divisor : x * change.divisor) + change.addend;
+  }
+  if (!rule.mask.empty()) apply_mask(rule.mask, logits);
+  const TokenId token = sample(logits, params, position, scratch);
+  if (rule.top_logprobs) {
+    for (std::size_t i = 0; i < rule.changes.size(); ++i) {
+      logit(rule.changes[i].token) = scratch.unchanged[i];
+    }
+    logprobs.chosen = {token, logprob_of(logit(token), log_total)};
+  }
+  return token;
 }
 
 }  // namespace tandem::kernels

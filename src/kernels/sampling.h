@@ -28,6 +28,7 @@ struct SamplingScratch {
   std::vector<float> weights;        ///< exp((logit - max) / temperature) of ids
   std::vector<float> block_maxima;   ///< of blocks of the row, to find a threshold without a sort
   std::vector<float> ranked_maxima;  ///< the same, partly sorted
+  std::vector<float> unchanged;      ///< logits of a rule's tokens before their change
 };
 
 /// Chooses a token from softcapped logits [V] (-inf: never) for the token at `position`:
@@ -42,5 +43,12 @@ struct SamplingScratch {
 /// two or three passes over the row; only the part of the order that decides is sorted.
 TokenId sample(std::span<const float> logits, const SamplingParams& params, Position position,
                SamplingScratch& scratch);
+
+/// Chooses as sample() does from logits that a rule has changed. `logits` is scratch afterwards.
+/// `logprobs` is filled if the rule asks for it, from the logits as they came in: ln of the
+/// softmax, summed in f64 in a fixed order. Costs the length of the rule's changes, and a pass over
+/// the row each for a mask and for logprobs.
+TokenId sample(std::span<float> logits, const SamplingParams& params, const RowRule& rule,
+               Position position, SamplingScratch& scratch, TokenLogprobs& logprobs);
 
 }  // namespace tandem::kernels

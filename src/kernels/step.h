@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,23 @@ struct TokenLogprobs {
   std::vector<TokenLogprob> top;
 };
 
+/// A change of one token's logit x before the choice: (x > 0 ? x / divisor : x * divisor) + addend.
+struct LogitChange {
+  TokenId token = 0;
+  float divisor = 1.0F;
+  float addend = 0.0F;  ///< -inf: never
+};
+
+/// What a row's token is chosen under beside its slot's SamplingParams. Rules are of a position:
+/// the caller, which knows the drafts (SpanResult::next_drafts), makes one for every sampled row.
+struct RowRule {
+  std::span<const LogitChange> changes;  ///< a token once
+  /// [ceil(V / 32)], applied last; bit id % 32 of word id / 32: the token may be chosen. Empty: all
+  /// may. At least one must.
+  std::span<const std::uint32_t> mask;
+  std::optional<int> top_logprobs;  ///< TokenLogprobs with so many of the likeliest; none: none
+};
+
 /// Which rows of a prompt span get a final hidden state. Rows that are not kept leave the forward
 /// pass after they have written their last K and V.
 enum class Keep : std::uint8_t {
@@ -64,6 +82,8 @@ struct Span {
   /// Block tables, indexed by position / page_tokens; entries before the sliding window may be
   /// kNoPage. They must cover every position of the span. Indexed by AttentionKind.
   std::array<std::span<const PageId>, kNumAttentionKinds> pages;
+  /// Rules of the rows that sample, one each in row order, or none. Read until end_step().
+  std::span<const RowRule> rules;
 
   bool is_decode() const { return prompt.empty(); }
 };
@@ -80,6 +100,9 @@ struct SpanResult {
   std::int32_t num_tokens = 0;
   std::int32_t num_drafted = 0;  ///< drafts that were verified; accepted = num_tokens - 1
   std::array<TokenId, kMaxDraft + 1> tokens = {};
+  std::int32_t num_next_drafts = 0;  ///< drafts that the slot holds now
+  std::array<TokenId, kMaxDraft> next_drafts = {};
+  std::vector<TokenLogprobs> logprobs;  ///< of `tokens`, one each, where rules ask for it
 };
 
 /// Results in the order of the plan's spans.

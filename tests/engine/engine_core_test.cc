@@ -14,6 +14,7 @@ namespace tandem::engine {
 namespace {
 
 using testing::Harness;
+using testing::kEos;
 using testing::letters;
 using testing::make_request;
 using testing::Received;
@@ -249,6 +250,12 @@ void run_random_traffic(unsigned seed) {
       if (pick(0, 1) == 0) request.sampling = {.temperature = 1.0F, .seed = random()};
       if (pick(0, 3) == 0) request.stop = {"ab", "qu", "xyz"};
       request.ignore_eos = pick(0, 3) == 0;
+      if (pick(0, 3) == 0) request.penalties = {0.5F, 0.25F, 1.5F};
+      if (pick(0, 3) == 0) {
+        request.logit_bias = {{testing::kFirstLetter + 3, 3.5F}, {kEos, 2.0F}, {40, -100.0F}};
+      }
+      if (pick(0, 3) == 0) request.min_tokens = pick(0, request.max_tokens);
+      if (pick(0, 3) == 0) request.stop_tokens = {testing::kFirstLetter + pick(0, 25)};
       harness.add(request);
       requests.push_back(request);
     }

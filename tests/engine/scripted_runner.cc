@@ -1,9 +1,11 @@
 #include "scripted_runner.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
+#include "tandem/kernels/sampling.h"
 #include "tandem/tokenizer/stream_decoder.h"
 
 namespace tandem::testing {
@@ -46,6 +48,16 @@ TokenId ScriptedModel::next(std::span<const TokenId> text,
                             const kernels::SamplingParams& sampling) const {
   const auto visible = std::min(text.size(), static_cast<std::size_t>(window));
   return next(text, text.last(visible), sampling);
+}
+
+std::vector<float> ScriptedModel::logits(TokenId token) {
+  std::vector<float> out;
+  for (std::uint64_t id = 0; id < kScriptedVocab; ++id) {
+    const std::uint64_t h = mix(static_cast<std::uint64_t>(token) + 1, id) >> 20;
+    out.push_back(-1.0F + static_cast<float>(h % 4096) / 1024.0F);
+  }
+  out[static_cast<std::size_t>(token)] = 4.0F;
+  return out;
 }
 
 ScriptedRunner::ScriptedRunner(const Options& options) : options_(options) {
@@ -96,6 +108,8 @@ void ScriptedRunner::check_plan(const kernels::StepPlan& plan) {
       prompt_rows += span_rows;
       if (span.keep == kernels::Keep::kLast) ++kept;
     }
+    const std::size_t sampled = span.is_decode() ? static_cast<std::size_t>(span_rows) : 1;
+    if (!span.rules.empty() && span.rules.size() != sampled) fault("rules of other rows");
     if (span.next_drafts > options_.max_draft) fault("too many drafts asked for");
   }
   if (plan.spans.empty()) fault("an empty step");
@@ -149,11 +163,17 @@ std::vector<TokenId> ScriptedRunner::read(const kernels::Span& span, int kind, P
   return tokens;
 }
 
-TokenId ScriptedRunner::choose(const kernels::Span& span, Position position,
+TokenId ScriptedRunner::choose(const kernels::Span& span, std::size_t row, Position position,
                                const kernels::SamplingParams& sampling) {
   const auto full = read(span, 1, 0, position + 1);
   const auto visible = read(span, 0, position + 1 - options_.model.window, position + 1);
-  return options_.model.next(full, visible, sampling);
+  const TokenId token = options_.model.next(full, visible, sampling);
+  if (span.rules.empty()) return token;
+  std::vector<float> logits = ScriptedModel::logits(token);
+  kernels::SamplingScratch scratch;
+  kernels::TokenLogprobs logprobs;
+  return kernels::sample(logits, {.temperature = 0.0F}, span.rules[row], position, scratch,
+                         logprobs);
 }
 
 kernels::SpanResult ScriptedRunner::run_span(const kernels::Span& span,
@@ -165,12 +185,12 @@ kernels::SpanResult ScriptedRunner::run_span(const kernels::Span& span,
   if (!span.is_decode()) {
     slot.position = first + static_cast<Position>(tokens.size());
     if (span.keep != kernels::Keep::kLast) return result;
-    result.tokens[0] = choose(span, slot.position - 1, slot.sampling);
+    result.tokens[0] = choose(span, 0, slot.position - 1, slot.sampling);
     result.num_tokens = 1;
   } else {
     result.num_drafted = span.num_drafts;
     for (std::size_t row = 0; row < tokens.size(); ++row) {
-      const TokenId token = choose(span, first + static_cast<Position>(row), slot.sampling);
+      const TokenId token = choose(span, row, first + static_cast<Position>(row), slot.sampling);
       result.tokens[row] = token;
       ++result.num_tokens;
       if (row + 1 < tokens.size() && tokens[row + 1] != token) break;
@@ -179,6 +199,8 @@ kernels::SpanResult ScriptedRunner::run_span(const kernels::Span& span,
   }
   slot.token = result.tokens[static_cast<std::size_t>(result.num_tokens - 1)];
   draft(span, slot);
+  result.num_next_drafts = static_cast<std::int32_t>(slot.drafts.size());
+  std::copy(slot.drafts.begin(), slot.drafts.end(), result.next_drafts.begin());
   return result;
 }
 
@@ -214,6 +236,35 @@ core::Result<kernels::StepResult> ScriptedRunner::step(const kernels::StepPlan& 
   return result;
 }
 
+namespace {
+
+/// The token that the request's own words ask for.
+TokenId choose_by_request(TokenId token, const engine::Request& request,
+                          std::span<const TokenId> output) {
+  std::vector<float> logits = ScriptedModel::logits(token);
+  const auto times = [](std::span<const TokenId> text, TokenId id) {
+    return static_cast<float>(std::count(text.begin(), text.end(), id));
+  };
+  for (TokenId id = 0; id < kScriptedVocab; ++id) {
+    float& x = logits[static_cast<std::size_t>(id)];
+    const float said = times(output, id);
+    const engine::Penalties& p = request.penalties;
+    if (said > 0 || times(request.prompt, id) > 0) x = x > 0 ? x / p.repetition : x * p.repetition;
+    float add = said > 0 ? -(p.presence + p.frequency * said) : 0.0F;
+    for (const auto& bias : request.logit_bias) add += bias.token == id ? bias.bias : 0.0F;
+    x += add;
+  }
+  if (static_cast<int>(output.size()) < request.min_tokens) {
+    if (!request.ignore_eos) logits[kEos] = -std::numeric_limits<float>::infinity();
+    for (const TokenId id : request.stop_tokens) {
+      logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  return kernels::argmax(logits);
+}
+
+}  // namespace
+
 Expected oracle(const ScriptedModel& model, const tokenizer::Tokenizer& tokenizer,
                 const engine::Request& request, int context) {
   Expected expected;
@@ -222,10 +273,12 @@ Expected oracle(const ScriptedModel& model, const tokenizer::Tokenizer& tokenize
   std::size_t limit = static_cast<std::size_t>(context) - request.prompt.size();
   if (request.max_tokens > 0) limit = std::min(limit, static_cast<std::size_t>(request.max_tokens));
   while (expected.tokens.size() < limit) {
-    const TokenId token = model.next(text, request.sampling);
+    TokenId token = model.next(text, request.sampling);
+    token = choose_by_request(token, request, expected.tokens);
     text.push_back(token);
     expected.tokens.push_back(token);
-    if (token == kEos && !request.ignore_eos) {
+    if ((token == kEos && !request.ignore_eos) ||
+        std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
       expected.finish = engine::FinishReason::kStop;
       break;
     }

@@ -21,13 +21,16 @@ inline constexpr int kScriptedVocab = 284;
 std::shared_ptr<const tokenizer::Tokenizer> scripted_tokenizer();
 
 /// A 'model' whose next token is a hash of what it finds: all tokens through the full pages and the
-/// window's tokens through the sliding pages. `eos_share` of all histories end.
+/// window's tokens through the sliding pages. `eos_share` of all histories end. Other tokens have
+/// smaller logits, which matter when rules change them.
 struct ScriptedModel {
   int window = 8;
   double eos_share = 0.0;
 
   TokenId next(std::span<const TokenId> full, std::span<const TokenId> visible,
                const kernels::SamplingParams& sampling) const;
+  /// Logits whose largest is that of `token`, others by a hash of it.
+  static std::vector<float> logits(TokenId token);
   /// The same from the plain text.
   TokenId next(std::span<const TokenId> text, const kernels::SamplingParams& sampling) const;
 };
@@ -80,7 +83,7 @@ class ScriptedRunner final : public model::StepRunner {
   Cell* cell(const kernels::Span& span, int kind, Position position);
   void write(const kernels::Span& span, std::span<const TokenId> tokens);
   std::vector<TokenId> read(const kernels::Span& span, int kind, Position begin, Position end);
-  TokenId choose(const kernels::Span& span, Position position,
+  TokenId choose(const kernels::Span& span, std::size_t row, Position position,
                  const kernels::SamplingParams& sampling);
   kernels::SpanResult run_span(const kernels::Span& span, std::span<const TokenId> tokens);
   void draft(const kernels::Span& span, Slot& slot);

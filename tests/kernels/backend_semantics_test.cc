@@ -201,6 +201,52 @@ TEST_P(BackendSemantics, VerifyChoosesByTheLogits) {
   }
 }
 
+TEST_P(BackendSemantics, VerifyKeepsToTheRuleOfARow) {
+  const int vocab = rig_.dims().vocab;
+  const kernels::Head head = {rig_.norm(width(), 1), rig_.table(DType::kQ8_0, vocab, width(), 2),
+                              30.0F};
+  std::vector<std::uint32_t> mask(static_cast<std::size_t>((vocab + 31) / 32), 0x00010004U);
+  const std::vector<kernels::LogitChange> changes = {{2, 1.5F, 3.0F}, {34, 1.0F, -50.0F}};
+  kernels::RowRule rule;
+  rule.changes = changes;
+  rule.mask = mask;
+  rule.top_logprobs = 2;
+  kernels::StepPlan plan;
+  const std::vector<TokenId> tokens(1, 1);
+  const auto sampling = [](int slot) {
+    kernels::SamplingParams p;
+    p.temperature = slot % 2 == 0 ? 0.0F : 1.0F;
+    p.seed = 5;
+    return p;
+  };
+  for (int slot = 0; slot < 8; ++slot) {  // the last two without a rule
+    backend().set_slot(slot, sampling(slot));
+    plan.spans.push_back(rig_.prompt(slot, tokens, slot, Keep::kLast));
+    if (slot < 6) plan.spans.back().rules = std::span(&rule, 1);
+  }
+  backend().begin_step(plan);
+  const Rows h = rig_.random_rows(8, width(), RowSet::kStep, 6);
+  const Rows logits = rig_.rows(8, vocab, RowSet::kStep);
+  backend().logits(head, h, logits);
+  backend().verify(head, h);
+  const auto result = backend().end_step();
+  ASSERT_TRUE(result.ok());
+  kernels::SamplingScratch scratch;
+  for (int slot = 0; slot < 6; ++slot) {
+    std::vector<float> row = one_row(logits, slot);
+    kernels::TokenLogprobs logprobs;
+    const TokenId token = kernels::sample(row, sampling(slot), rule, slot + 1, scratch, logprobs);
+    const kernels::SpanResult& span = result->spans[static_cast<std::size_t>(slot)];
+    EXPECT_EQ(span.tokens[0], token) << slot;
+    EXPECT_TRUE(token % 32 == 2 || token % 32 == 16) << token;
+    ASSERT_EQ(span.logprobs.size(), 1U);
+    EXPECT_EQ(span.logprobs[0].chosen.token, token);
+    EXPECT_EQ(span.logprobs[0].chosen.logprob, logprobs.chosen.logprob);
+    EXPECT_EQ(span.logprobs[0].top.size(), 2U);
+  }
+  EXPECT_TRUE(result->spans[7].logprobs.empty());
+}
+
 TEST_P(BackendSemantics, SuppressedTokensAreNeverChosenNorDrafted) {
   // Head rows of the suppressed ids 3 and V - 1 that would win by far.
   const int vocab = rig_.dims().vocab;

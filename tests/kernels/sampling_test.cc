@@ -268,5 +268,66 @@ TEST(Sample, DependsOnItsArgumentsAlone) {
   }
 }
 
+/// A rule written down from its definition.
+std::vector<float> changed(std::vector<float> logits, const RowRule& rule) {
+  for (const LogitChange& change : rule.changes) {
+    float& x = logits[static_cast<std::size_t>(change.token)];
+    x = (x > 0 ? x / change.divisor : x * change.divisor) + change.addend;
+  }
+  for (std::size_t id = 0; id < logits.size() && !rule.mask.empty(); ++id) {
+    if ((rule.mask[id / 32] >> (id % 32) & 1U) == 0) logits[id] = kNever;
+  }
+  return logits;
+}
+
+RC_GTEST_PROP(SampleByRule, ChoosesFromTheChangedLogitsAndReportsTheOldOnes, ()) {
+  const auto size = static_cast<std::size_t>(*rc::gen::element(1, 31, 32, 33, 64, 1000, 5003));
+  const auto seed = *rc::gen::arbitrary<std::uint32_t>();
+  std::mt19937 random(seed);
+  const std::vector<float> logits = normal_logits(size, 3.0F, seed);
+  std::vector<LogitChange> changes;
+  for (std::size_t id = 0; id < size; id += 1 + random() % 40) {
+    changes.push_back({static_cast<TokenId>(id), random() % 2 == 0 ? 1.0F : 1.7F,
+                       static_cast<float>(random() % 7) - 3.0F});
+    if (id > 0 && random() % 4 == 0) changes.back().addend = kNever;
+  }
+  std::vector<std::uint32_t> mask((size + 31) / 32);
+  for (std::uint32_t& word : mask) {
+    word = random() % 4 == 0 ? ~0U : static_cast<std::uint32_t>(random());
+  }
+  mask[0] |= 1;  // id 0 is never banned
+  RowRule rule;
+  if (random() % 4 > 0) rule.changes = changes;
+  if (random() % 4 > 0) rule.mask = mask;
+  if (random() % 4 > 0) rule.top_logprobs = static_cast<int>(random() % 21);
+
+  const SamplingParams p = params(*rc::gen::element(0.0F, 0.8F), *rc::gen::element(0, 5),
+                                  *rc::gen::element(1.0F, 0.9F), 0.0F, seed);
+  SamplingScratch scratch;
+  std::vector<float> scratch_logits = logits;
+  TokenLogprobs logprobs;
+  const TokenId token = sample(scratch_logits, p, rule, 17, scratch, logprobs);
+  RC_ASSERT(token == sample(changed(logits, rule), p, 17, scratch));
+
+  if (!rule.top_logprobs) return;
+  double total = 0.0;
+  for (const float x : logits) total += std::exp(static_cast<double>(x));
+  const auto expected = [&](TokenId id) {
+    return static_cast<double>(logits[static_cast<std::size_t>(id)]) - std::log(total);
+  };
+  RC_ASSERT(logprobs.chosen.token == token);
+  RC_ASSERT(std::abs(static_cast<double>(logprobs.chosen.logprob) - expected(token)) < 1e-5);
+  std::vector<TokenId> order(size);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  RC_ASSERT(logprobs.top.size() == std::min(size, static_cast<std::size_t>(*rule.top_logprobs)));
+  for (std::size_t i = 0; i < logprobs.top.size(); ++i) {
+    RC_ASSERT(logprobs.top[i].token == order[i]);
+    RC_ASSERT(std::abs(static_cast<double>(logprobs.top[i].logprob) - expected(order[i])) < 1e-5);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::kernels

@@ -19,8 +19,9 @@ void suppress(const Context& c, int begin, int count, float* values) {
   }
 }
 
-bool is_greedy(const HostStep::SampledRow& row) {
-  return row.sampling->temperature == 0.0F;
+/// Whether the row's token is its largest logit, so that no other logit need exist.
+bool is_largest(const HostStep::SampledRow& row) {
+  return row.sampling->temperature == 0.0F && row.rule == nullptr;
 }
 
 /// Rows [begin, end) of the sampled rows whose logits fit the workspace at once.
@@ -28,7 +29,7 @@ Range next_chunk(const Context& c, std::span<const HostStep::SampledRow> sampled
   int end = begin;
   int logit_rows = 0;
   for (; end < static_cast<int>(sampled.size()); ++end) {
-    if (is_greedy(sampled[static_cast<std::size_t>(end)])) continue;
+    if (is_largest(sampled[static_cast<std::size_t>(end)])) continue;
     if (logit_rows == c.logit_rows) break;
     ++logit_rows;
   }
@@ -147,16 +148,20 @@ void logits(Context& c, const Head& head, Rows h, Rows out) {
 
 namespace {
 
-/// Chooses the tokens of one chunk of sampled rows.
+/// Chooses the tokens of the sampled rows of a range.
 void choose_tokens(Context& c, const Head& head, Rows h,
-                   std::span<const HostStep::SampledRow> sampled, std::span<TokenId> chosen) {
+                   std::span<const HostStep::SampledRow> all_sampled, Range range) {
+  const auto sampled = all_sampled.subspan(static_cast<std::size_t>(range.begin),
+                                           static_cast<std::size_t>(range.end - range.begin));
+  const std::span<TokenId> chosen =
+      std::span(c.chosen).subspan(static_cast<std::size_t>(range.begin));
   Workspace& ws = c.workspace;
   const int num_rows = static_cast<int>(sampled.size());
   HeadPhase phase(c, head, {&ws.codes, ws.input.as<float>(), h.cols}, num_rows);
   c.full_logits.assign(sampled.size(), nullptr);
   int logit_row = 0;
   for (std::size_t i = 0; i < sampled.size(); ++i) {
-    if (!is_greedy(sampled[i])) {
+    if (!is_largest(sampled[i])) {
       c.full_logits[i] = row_of(c.logits, logit_row++, c.geometry.vocab);
     }
   }
@@ -177,11 +182,16 @@ void choose_tokens(Context& c, const Head& head, Rows h,
     SamplingScratch& scratch = c.members[static_cast<std::size_t>(m.index())].sampling;
     for (int r = m.claim(); r < num_rows; r = m.claim()) {
       const auto i = static_cast<std::size_t>(r);
-      const float* full = c.full_logits[i];
-      const auto vocab = static_cast<std::size_t>(c.geometry.vocab);
-      chosen[i] = full == nullptr
-                      ? phase.best(r)
-                      : sample({full, vocab}, *sampled[i].sampling, sampled[i].position, scratch);
+      const HostStep::SampledRow& row = sampled[i];
+      if (c.full_logits[i] == nullptr) {
+        chosen[i] = phase.best(r);
+        continue;
+      }
+      const std::span logits(c.full_logits[i], static_cast<std::size_t>(c.geometry.vocab));
+      chosen[i] = row.rule == nullptr
+                      ? sample(logits, *row.sampling, row.position, scratch)
+                      : sample(logits, *row.sampling, *row.rule, row.position, scratch,
+                               c.step.logprobs(static_cast<std::size_t>(range.begin) + i));
     }
   };
   run_team(c, job);
@@ -194,10 +204,7 @@ void verify(Context& c, const Head& head, Rows h) {
   c.chosen.resize(sampled.size());
   for (int begin = 0; begin < static_cast<int>(sampled.size());) {
     const Range chunk = next_chunk(c, sampled, begin);
-    const auto first = static_cast<std::size_t>(chunk.begin);
-    const auto count = static_cast<std::size_t>(chunk.end - chunk.begin);
-    choose_tokens(c, head, h, sampled.subspan(first, count),
-                  std::span(c.chosen).subspan(first, count));
+    choose_tokens(c, head, h, sampled, chunk);
     begin = chunk.end;
   }
   c.step.accept(c.chosen, {h.data, static_cast<std::size_t>(h.rows) * h.cols});

@@ -278,16 +278,19 @@ void CudaBackend::choose(const HostStep::SampledRow* sampled, int first, int n) 
   for (int i = 0; i < n; ++i) {
     const HostStep::SampledRow& row = sampled[first + i];
     const Candidates& c = host_candidates_[static_cast<std::size_t>(i)];
-    if (!(row.sampling->temperature > 0)) {
+    if (row.rule == nullptr && !(row.sampling->temperature > 0)) {
       chosen_.push_back(greedy[static_cast<std::size_t>(i)]);
-    } else if (row.sampling->top_k > 0 && c.count <= kMaxCandidates) {
+    } else if (row.rule == nullptr && row.sampling->top_k > 0 && c.count <= kMaxCandidates) {
       chosen_.push_back(sample_candidates(c, *row.sampling, row.position));
     } else {
       host_logits_.resize(vocab);
       check(cudaMemcpyAsync(host_logits_.data(), logits_.as<float>() + static_cast<std::size_t>(i) * vocab,
                             vocab * sizeof(float), cudaMemcpyDeviceToHost, stream_));
       check(cudaStreamSynchronize(stream_));
-      chosen_.push_back(sample(host_logits_, *row.sampling, row.position, sampling_));
+      chosen_.push_back(row.rule == nullptr
+                            ? sample(host_logits_, *row.sampling, row.position, sampling_)
+                            : sample(host_logits_, *row.sampling, *row.rule, row.position, sampling_,
+                                     host_.logprobs(static_cast<std::size_t>(first + i))));
     }
   }
 }

@@ -267,7 +267,9 @@ void ReferenceBackend::verify(const Head& head, Rows h) {
     head_logits(head, picked, out.data);
     for (int r = 0; r < picked.rows; ++r) {
       const HostStep::SampledRow& s = block[static_cast<std::size_t>(r)];
-      chosen_.push_back(sample(row(out, r), *s.sampling, s.position, sampling_));
+      chosen_.push_back(s.rule == nullptr ? sample(row(out, r), *s.sampling, s.position, sampling_)
+                                          : sample(row(out, r), *s.sampling, *s.rule, s.position,
+                                                   sampling_, step_.logprobs(chosen_.size())));
     }
   }
   step_.accept(chosen_, {h.data, static_cast<std::size_t>(h.rows) * h.cols});

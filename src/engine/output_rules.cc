@@ -1,0 +1,79 @@
+#include "tandem/engine/output_rules.h"
+
+#include <limits>
+
+#include "tandem/core/check.h"
+
+namespace tandem::engine {
+
+std::unique_ptr<OutputRules> OutputRules::make(const Request& request,
+                                               const tokenizer::Tokenizer& tokenizer) {
+  if (!request.penalties.any() && request.logit_bias.empty() && request.min_tokens == 0 &&
+      !request.logprobs) {
+    return nullptr;
+  }
+  std::vector<TokenId> ends = request.stop_tokens;
+  if (!request.ignore_eos) {
+    const std::vector<TokenId> all = tokenizer.end_of_generation();
+    ends.insert(ends.end(), all.begin(), all.end());
+  }
+  return std::unique_ptr<OutputRules>(new OutputRules(request, ends));
+}
+
+OutputRules::OutputRules(const Request& request, std::span<const TokenId> ends)
+    : penalties_(request.penalties),
+      min_tokens_(request.min_tokens),
+      top_logprobs_(request.logprobs) {
+  for (const LogitBias& bias : request.logit_bias) entries_[bias.token].bias += bias.bias;
+  if (min_tokens_ > 0) {
+    for (const TokenId token : ends) entries_[token].is_end = true;
+  }
+  if (penalties_.repetition != 1.0F) {
+    for (const TokenId token : request.prompt) entries_[token].occurred = true;
+  }
+}
+
+void OutputRules::count(TokenId token, int by) {
+  if (!penalties_.any()) return;
+  const auto it = entries_.try_emplace(token).first;
+  it->second.count += by;
+  if (it->second == Entry{}) entries_.erase(it);  // a draft that was not accepted
+}
+
+void OutputRules::fill(int output_length, std::vector<kernels::LogitChange>& changes) const {
+  changes.clear();
+  const bool may_end = output_length >= min_tokens_;
+  for (const auto& [token, entry] : entries_) {
+    kernels::LogitChange change;
+    change.token = token;
+    if (entry.occurred || entry.count > 0) change.divisor = penalties_.repetition;
+    if (entry.count > 0) {
+      change.addend -= penalties_.presence + penalties_.frequency * static_cast<float>(entry.count);
+    }
+    change.addend += entry.bias;
+    if (entry.is_end && !may_end) change.addend = -std::numeric_limits<float>::infinity();
+    if (change.divisor != 1.0F || change.addend != 0.0F) changes.push_back(change);
+  }
+}
+
+std::span<const kernels::RowRule> OutputRules::rows(std::span<const TokenId> drafts) {
+  TANDEM_CHECK(drafts.size() <= kMaxDraft, "more drafts than a span can hold");
+  rules_.clear();
+  for (std::size_t row = 0; row <= drafts.size(); ++row) {
+    if (row > 0) count(drafts[row - 1], 1);
+    fill(output_length_ + static_cast<int>(row), changes_[row]);
+    kernels::RowRule rule;
+    rule.changes = changes_[row];
+    rule.top_logprobs = top_logprobs_;
+    rules_.push_back(rule);
+  }
+  for (const TokenId draft : drafts) count(draft, -1);
+  return rules_;
+}
+
+void OutputRules::commit(std::span<const TokenId> tokens) {
+  output_length_ += static_cast<int>(tokens.size());
+  for (const TokenId token : tokens) count(token, 1);
+}
+
+}  // namespace tandem::engine
