@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tandem/bench/bench.h"
 
@@ -15,6 +16,7 @@ struct ModelOptions {
   int threads = 0;        ///< compute threads; 0: all usable cores
   int draft_length = -1;  ///< -1: adaptive
   int max_sequences = 32;
+  int max_queue = 256;  ///< requests that wait beside those
   int context = 65536;  ///< tokens of one request
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
   std::string backend = "cpu";  ///< or "reference", for tests
@@ -24,6 +26,10 @@ struct ServeOptions {
   ModelOptions model;
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
+  std::string api_key_file;               ///< one key a line; empty: no key is asked for
+  std::vector<std::string> cors_origins;  ///< pages that may call; "*": any
+  double request_timeout_s = 0;           ///< of a whole answer; 0: none
+  std::int64_t max_queue_tokens = 0;      ///< 0: no limit
 };
 
 struct RunOptions {

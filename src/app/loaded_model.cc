@@ -94,6 +94,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   engine::EngineOptions engine_options;
   engine_options.draft_length = options.draft_length;
   engine_options.max_context = options.context;
+  engine_options.max_queue = options.max_queue;
   TANDEM_ASSIGN(out.engine, engine::Engine::create(*out.model, *out.tokenizer, engine_options));
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   core::log_info(

@@ -58,6 +58,34 @@ void check_model_options(const ModelOptions& options) {
   }
 }
 
+/// Who may call the server, and how much of it.
+void add_limits(CLI::App* serve, ServeOptions* options) {
+  serve
+      ->add_option("--max-queue", options->model.max_queue,
+                   "requests that wait at most; more get 429")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  serve
+      ->add_option("--max-queue-tokens", options->max_queue_tokens,
+                   "prompt tokens that wait at most; more get 429; 0: no limit")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  serve
+      ->add_option("--request-timeout", options->request_timeout_s,
+                   "seconds for a whole answer, waiting included; 0: no limit")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  serve
+      ->add_option("--api-key-file", options->api_key_file,
+                   "file with one API key a line; clients must send one as a bearer token")
+      ->type_name("FILE");
+  serve
+      ->add_option("--cors-origin", options->cors_origins,
+                   "origin of pages that may call from a browser; repeat for more; *: any")
+      ->type_name("ORIGIN")
+      ->take_all();
+}
+
 void add_serve(CLI::App* app, ServeOptions* options, std::function<int()>* command) {
   CLI::App* serve = app->add_subcommand("serve", "Serve a model over an OpenAI-compatible API");
   add_model_options(serve, &options->model);
@@ -69,6 +97,7 @@ void add_serve(CLI::App* app, ServeOptions* options, std::function<int()>* comma
                    "requests generated at the same time; more wait")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  add_limits(serve, options);
   serve->callback([=] {
     check_model_options(options->model);
     *command = [=] {

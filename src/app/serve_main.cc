@@ -10,6 +10,7 @@
 #include "tandem/app/loaded_model.h"
 #include "tandem/app/stop_signals.h"
 #include "tandem/core/log.h"
+#include "tandem/server/access.h"
 #include "tandem/server/server.h"
 
 namespace tandem::app {
@@ -65,6 +66,15 @@ int serve_main(const ServeOptions& options) {
   server_options.host = options.host;
   server_options.port = options.port;
   server_options.model_name = *name;
+  server_options.cors_origins = options.cors_origins;
+  server_options.max_queue_tokens = options.max_queue_tokens;
+  server_options.request_timeout =
+      milliseconds(static_cast<std::int64_t>(options.request_timeout_s * 1000));
+  if (!options.api_key_file.empty()) {
+    auto keys = server::load_api_keys(options.api_key_file);
+    if (!keys.ok()) return fail(keys.status());
+    server_options.api_keys = std::move(keys).value();
+  }
   auto server = server::Server::start(server_options);
   if (!server.ok()) return fail(server.status());
   core::log_info(

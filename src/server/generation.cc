@@ -1,5 +1,7 @@
 #include "tandem/server/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <ctime>
 #include <utility>
@@ -96,7 +98,7 @@ void Generation::make_choices(PreparedRequest prepared) {
                          .ignore_eos = params.ignore_eos,
                          .parallel_tool_calls = prepared.parallel_tool_calls});
     choices_.push_back(
-        {engine_request(params, i, prepared.prompts[i / n]), std::move(output), i % n == 0, {}});
+        {engine_request(params, i, prepared.prompts[i / n]), std::move(output), i % n == 0, 0, {}});
     if (!prepared.echoes.empty()) echoes_.push_back(prepared.echoes[i / n]);
   }
   AnswerHead head = answer_head(params);
@@ -143,14 +145,32 @@ AnswerHead Generation::answer_head(const GenerationParams& params) const {
 
 core::Status Generation::submit(std::size_t index) {
   engine::Engine& engine = *service_->model().engine;
-  TANDEM_TRY(engine.submit(std::move(choices_[index].request),
-                           [self = shared_from_this(), index](const engine::Event& event) {
-                             self->on_event(index, event);
-                           }));
+  Choice& choice = choices_[index];
+  const auto tokens = static_cast<int>(choice.request.prompt.size());
+  if (choice.leads_prompt) {
+    if (!service_->queue().take(tokens)) {
+      return core::resource_exhausted(fmt::format("{} prompt tokens wait already; try again later",
+                                                  service_->queue().waiting()));
+    }
+    choice.queued_tokens = tokens;
+  }
+  const core::Status status = engine.submit(
+      std::move(choice.request), [self = shared_from_this(), index](const engine::Event& event) {
+        self->on_event(index, event);
+      });
+  if (!status.ok()) {
+    leave_queue(choice);
+    return status;
+  }
   num_submitted_ = index + 1;
   // The end may have come between the last look and the submission.
   if (is_client_gone_ || is_cancelled_) engine.cancel(first_id_ + index);
   return {};
+}
+
+/// The choice no longer waits for its first token.
+void Generation::leave_queue(Choice& choice) {
+  service_->queue().give(std::exchange(choice.queued_tokens, 0));
 }
 
 void Generation::cancel() {
@@ -165,6 +185,7 @@ void Generation::on_client_gone() {
 
 void Generation::on_event(std::size_t index, const engine::Event& event) {
   Choice& choice = choices_[index];
+  leave_queue(choice);
   if (!event.tokens.empty()) observe_tokens(choice, event);
   if (!is_done_ && !is_client_gone_ && !choice.output.is_finished()) {
     if (const auto error = error_of(event)) {

@@ -52,6 +52,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     engine::Request request;  // moved to the engine
     ChoiceOutput output;
     bool leads_prompt = false;  // the first of its prompt, whose tokens count once
+    int queued_tokens = 0;      // counted in the queue's budget
     std::optional<std::chrono::steady_clock::time_point> last_token;
   };
 
@@ -64,6 +65,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
                                  const std::vector<TokenId>& prompt) const;
   AnswerHead answer_head(const GenerationParams& params) const;  // thread: prompt worker
   void on_client_gone();                                         // thread: I/O
+  void leave_queue(Choice& choice);
   core::Status submit(std::size_t index);  // thread: prompt worker for the first, then engine
 
   // Thread: engine.

@@ -10,6 +10,7 @@
 #include "tandem/server/access.h"
 #include "tandem/server/generation.h"
 #include "tandem/server/json_text.h"
+#include "tandem/server/page.h"
 #include "tandem/server/text_tools.h"
 
 namespace tandem::server {
@@ -99,6 +100,30 @@ void complete_text(Call& call) {
                     std::move(call.reply));
 }
 
+/// The chat page, which calls nothing but this server. Thread: I/O.
+void show_page(Call& call) {
+  constexpr std::pair<std::string_view, std::string_view> kTypes[] = {
+      {".html", "text/html; charset=utf-8"},
+      {".css", "text/css; charset=utf-8"},
+      {".js", "text/javascript; charset=utf-8"}};
+  const std::string_view path = call.request.path();
+  const std::string_view wanted = path == "/" ? "index.html" : path.substr(1);
+  for (const PageFile& file : page_files()) {
+    if (file.name != wanted) continue;
+    for (const auto& [suffix, type] : kTypes) {
+      if (!file.name.ends_with(suffix)) continue;
+      return call.reply->send(
+          200, type, std::string(file.bytes),
+          {{"Cache-Control", "no-cache"},
+           {"Content-Security-Policy",
+            "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"},
+           {"X-Content-Type-Options", "nosniff"},
+           {"Referrer-Policy", "no-referrer"}});
+    }
+  }
+  call.reply->send_error(unknown_path(call.request.method, path));
+}
+
 template <TextTool tool>
 void use_text_tool(Call& call) {
   run_text_tool(call.service, tool, std::move(call.request), std::move(call.reply));
@@ -111,7 +136,7 @@ void make_response(Call& call) {
 
 struct Route {
   std::string_view method;
-  std::string_view path;  ///< one that ends with '/' covers what lies below it
+  std::string_view path;  ///< one that ends with '/' covers what lies below it, but for "/"
   void (*handle)(Call& call);
   /// Whether it serves the model: asks for an API key and is logged. Probes and scrapes have no
   /// key, and would drown the access log.
@@ -130,11 +155,14 @@ constexpr Route kRoutes[] = {
     {"GET", "/health", show_health, false},
     {"GET", "/ready", show_health, false},
     {"GET", "/metrics", show_metrics, false},
+    {"GET", "/", show_page, false},
+    {"GET", "/chat.css", show_page, false},
+    {"GET", "/chat.js", show_page, false},
 };
 
 const Route* find_route(std::string_view path) {
   for (const Route& route : kRoutes) {
-    const bool is_prefix = route.path.ends_with('/');
+    const bool is_prefix = route.path.size() > 1 && route.path.ends_with('/');
     if (path == route.path) return is_prefix ? nullptr : &route;
     if (is_prefix && path.starts_with(route.path)) return &route;
   }

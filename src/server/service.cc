@@ -26,6 +26,7 @@ Service::Service(const ServerOptions& options)
     : options_(options),
       created_(std::time(nullptr)),
       metrics_(std::make_shared<Metrics>(options.model_name)),
+      queue_(options.max_queue_tokens),
       random_state_(entropy()),
       prompts_(options.num_prompt_workers, static_cast<std::size_t>(options.max_pending_prompts),
                std::max(kMaxPendingBytes, options.max_body_bytes)) {}

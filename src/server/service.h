@@ -10,6 +10,7 @@
 #include "tandem/server/in_flight.h"
 #include "tandem/server/metrics.h"
 #include "tandem/server/prompt_pool.h"
+#include "tandem/server/queue_budget.h"
 #include "tandem/server/reply.h"
 #include "tandem/server/server.h"
 
@@ -35,6 +36,7 @@ class Service {
   Metrics& metrics() { return *metrics_; }
   PromptPool& prompts() { return prompts_; }
   InFlight& in_flight() { return in_flight_; }
+  QueueBudget& queue() { return queue_; }
 
   /// The first of `count` engine ids that nobody else uses, from 1 on; public ids and seeds cannot
   /// be guessed from one another.
@@ -52,6 +54,7 @@ class Service {
   const std::int64_t created_;
   const std::shared_ptr<Metrics> metrics_;
   InFlight in_flight_;
+  QueueBudget queue_;
   ServedModel model_;
   std::atomic<bool> has_model_ = false;  // release: model_ has been written
   std::atomic<bool> is_draining_ = false;

@@ -174,6 +174,54 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertGreaterEqual(again.usage.prompt_tokens_details.cached_tokens, 0)
         self.assertEqual(again.usage.prompt_tokens, self.chat().usage.prompt_tokens)
 
+    def test_logprobs(self):
+        members = {"temperature": 0, "logprobs": True, "top_logprobs": 3}
+        choices = [
+            self.chat(extra_body={"draft_length": k}, **members).choices[0] for k in (0, 4)
+        ]
+        scored = choices[0].logprobs.content
+        self.assertEqual(scored, choices[1].logprobs.content)
+        text = b"".join(bytes(each.bytes) for each in scored).decode(errors="replace")
+        self.assertEqual(text, choices[0].message.content)
+        for each in scored:
+            self.assertLessEqual(each.logprob, 0)
+            self.assertEqual(len(each.top_logprobs), 3)
+            self.assertEqual(each.token, each.top_logprobs[0].token)  # temperature 0: the likeliest
+        streamed = []
+        for chunk in self.chat(stream=True, **members):
+            if chunk.choices[0].logprobs:
+                streamed += chunk.choices[0].logprobs.content
+        self.assertEqual(streamed, scored)
+
+    def test_logprobs_of_texts(self):
+        answer = self.client.completions.create(
+            model=self.model, prompt="Once upon a time", max_tokens=8, temperature=0, logprobs=2
+        )
+        choice = answer.choices[0]
+        self.assertEqual("".join(choice.logprobs.tokens), choice.text)
+        self.assertEqual(len(choice.logprobs.token_logprobs), len(choice.logprobs.tokens))
+        for token, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset):
+            self.assertEqual(choice.text[offset : offset + len(token)], token)
+
+    def test_bias_penalties_and_least_length(self):
+        plain = self.chat(temperature=0).choices[0].message.content
+        first = self.post("/tokenize", {"content": plain})["tokens"][0]
+        banned = self.chat(temperature=0, logit_bias={str(first): -100})
+        self.assertNotEqual(banned.choices[0].message.content[:3], plain[:3])
+        for members in (
+            {"presence_penalty": 1.5},
+            {"frequency_penalty": 1.5},
+            {"extra_body": {"repetition_penalty": 1.3}},
+        ):
+            texts = set()
+            for k in (0, 4):
+                body = members.get("extra_body", {}) | {"draft_length": k}
+                answer = self.chat(temperature=0, **(members | {"extra_body": body}))
+                texts.add(answer.choices[0].message.content)
+            self.assertEqual(len(texts), 1, members)
+        least = self.chat(max_tokens=200, extra_body={"min_tokens": 150})
+        self.assertGreaterEqual(least.usage.completion_tokens, 150)
+
     def test_usage_in_every_chunk(self):
         options = {"include_usage": True, "continuous_usage_stats": True}
         chunks = list(self.chat(stream=True, temperature=0, stream_options=options))

@@ -64,7 +64,7 @@ TEST_F(ServerTest, ListsTheModel) {
 
 TEST_F(ServerTest, RefusesUnknownPathsAndMethods) {
   start_and_attach();
-  for (const char* path : {"/", "/v1", "/v1/chat/completions/", "/v1/embeddings", "/healthz"}) {
+  for (const char* path : {"/v1", "/chat", "/v1/chat/completions/", "/v1/embeddings", "/healthz"}) {
     EXPECT_EQ(get(path).status, 404) << path;
     EXPECT_EQ(code_of(get(path)), "unknown_url");
   }
