@@ -65,18 +65,19 @@ void run_product(benchmark::State& state, const MatmulKernels& kernels, DType dt
   std::normal_distribution<float> normal;
   for (float& v : x) v = normal(rng);
   std::vector<float> out(static_cast<std::size_t>(rows * shape.outputs));
-  const ActivationBuffer codes = ActivationBuffer::create(rows, shape.cols).value();
+  const ActivationBuffer forms = ActivationBuffer::create(rows, shape.cols).value();
   for (int r = 0; r < rows; ++r) {
-    kernels.quantize_row(x.data() + static_cast<std::ptrdiff_t>(r) * shape.cols, shape.cols, codes,
-                         r);
+    kernels.prepare_row(w->input_forms(), x.data() + static_cast<std::ptrdiff_t>(r) * shape.cols,
+                        shape.cols, forms, r);
   }
+  const Activations a = forms.rows(0, x.data(), shape.cols);
   const int panels = w->panels();
   const int step = std::max(2, panels / (4 * threads) / 2 * 2);
   for (auto _ : state) {
     team.run([&](core::ThreadTeam::Member m) {
       for (int i = m.claim(); i * step < panels; i = m.claim()) {
-        kernels.matmul(*w, codes, x.data(), shape.cols, rows, i * step,
-                       std::min(panels, (i + 1) * step), out.data(), shape.outputs);
+        kernels.matmul(*w, a, rows, i * step, std::min(panels, (i + 1) * step), out.data(),
+                       shape.outputs);
       }
     });
     benchmark::DoNotOptimize(out.data());
@@ -95,8 +96,8 @@ void run_quantize(benchmark::State& state, const MatmulKernels& kernels, int col
   for (float& v : x) v = normal(rng);
   const ActivationBuffer codes = ActivationBuffer::create(1, cols).value();
   for (auto _ : state) {
-    kernels.quantize_row(x.data(), cols, codes, 0);
-    benchmark::DoNotOptimize(codes.row(0));
+    kernels.prepare_row({true, 0}, x.data(), cols, codes, 0);
+    benchmark::DoNotOptimize(codes.codes(0));
   }
   state.counters["Gvalues/s"] = benchmark::Counter(
       1e-9 * cols * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);

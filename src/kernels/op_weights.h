@@ -38,6 +38,9 @@ struct FfnWeights {
   const Weight* post_norm = nullptr;  ///< [E]
 };
 
+/// Most experts of a layer, far beyond any released model.
+inline constexpr int kMaxExperts = 1024;
+
 struct ExpertWeights {
   const Weight* gate = nullptr;  ///< [F, E], F of the experts
   const Weight* up = nullptr;    ///< [F, E]
@@ -53,7 +56,7 @@ struct MoeWeights {
   const Weight* expert_scale = nullptr;       ///< [X], a vector; null: all ones
   const Weight* experts_norm = nullptr;       ///< [E]
   const Weight* experts_post_norm = nullptr;  ///< [E]
-  std::vector<ExpertWeights> experts;         ///< [X], all of one shape
+  std::vector<ExpertWeights> experts;         ///< [X <= kMaxExperts], all of one shape, kExpert
   int top_k = 0;                              ///< experts of a row, in [1, X]
 };
 
@@ -92,7 +95,7 @@ struct DraftWeights {
   const Weight* post_projection = nullptr;   ///< [E, d]
   Head head;                                 ///< norm [d], table [V, d], no softcap
   float embedding_scale = 1.0F;              ///< sqrt(E)
-  CentroidHead centroids;  ///< if set, the rows of head.table lie in the order of its tokens
+  CentroidHead centroids = {};  ///< if set, the rows of head.table lie in the order of its tokens
 };
 
 }  // namespace tandem::kernels

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -74,6 +75,35 @@ TEST(Dequantize, CopiesF32AndRefusesWhatHasNoFloatValues) {
   EXPECT_EQ(out, values);
   EXPECT_FALSE(can_dequantize(DType::kI32));
   EXPECT_FALSE(can_dequantize(DType::kBool));
+}
+
+TEST(E4m3, EveryCodeIsItsOwnNearest) {
+  EXPECT_EQ(e4m3_to_f32(0x7e), 448.0F);
+  EXPECT_EQ(e4m3_to_f32(0x08), 0x1p-6F);
+  EXPECT_EQ(e4m3_to_f32(0x01), 0x1p-9F);
+  EXPECT_EQ(e4m3_to_f32(0xb8), -1.0F);
+  for (int code = 0; code < 256; ++code) {
+    const float value = e4m3_to_f32(static_cast<std::uint8_t>(code));
+    if ((code & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(value)) << code;
+    } else {
+      EXPECT_EQ(f32_to_e4m3(value), code) << value;
+    }
+  }
+}
+
+TEST(E4m3, RoundsToTheNearestAndTiesToEven) {
+  for (int code = 0; code < 0x7e; ++code) {
+    const float low = e4m3_to_f32(static_cast<std::uint8_t>(code));
+    const float high = e4m3_to_f32(static_cast<std::uint8_t>(code + 1));
+    const float middle = (low + high) / 2.0F;
+    EXPECT_EQ(f32_to_e4m3(middle), code % 2 == 0 ? code : code + 1) << middle;
+    EXPECT_EQ(f32_to_e4m3(std::nextafter(middle, 0.0F)), code) << middle;
+    EXPECT_EQ(f32_to_e4m3(-std::nextafter(middle, 1e9F)), 0x80 | (code + 1)) << middle;
+  }
+  EXPECT_EQ(f32_to_e4m3(464.0F), 0x7e);
+  EXPECT_EQ(f32_to_e4m3(465.0F), 0x7f);
+  EXPECT_EQ(f32_to_e4m3(std::nanf("")) & 0x7f, 0x7f);
 }
 
 }  // namespace

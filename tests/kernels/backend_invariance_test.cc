@@ -160,15 +160,24 @@ std::string case_name(const ::testing::TestParamInfo<BackendInvariance::ParamTyp
   return std::get<0>(info.param).name + "_" + std::string(core::name(std::get<1>(info.param)));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackendInvariance,
-                         ::testing::Combine(::testing::ValuesIn(backend_factories()),
-                                            ::testing::Values(DType::kF32, DType::kQ8_0,
-                                                              DType::kQ4_K)),
-                         case_name);
+std::vector<std::tuple<BackendFactory, DType>> all_cases() {
+  std::vector<std::tuple<BackendFactory, DType>> cases;
+  for (const BackendFactory& factory : backend_factories()) {
+    for (const DType dtype :
+         {DType::kF32, DType::kQ8_0, DType::kQ4_K, DType::kF8E4M3, DType::kU8}) {
+      const bool is_scaled = dtype == DType::kF8E4M3 || dtype == DType::kU8;
+      if (!is_scaled || factory.name != "cuda") cases.emplace_back(factory, dtype);
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BackendInvariance, ::testing::ValuesIn(all_cases()), case_name);
 
 TEST(CpuBackends, GiveTheSameBitsInEveryInstructionSetAndThreadCount) {
   const std::vector<TokenId> text = text_of(kTextSize, 7);
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kQ4_K, DType::kQ6_K}) {
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kQ4_K, DType::kQ6_K, DType::kF8E4M3, DType::kU8}) {
     std::vector<RowValues> first;
     for (const BackendFactory& factory : backend_factories()) {
       if (factory.name.rfind("cpu_", 0) != 0) continue;

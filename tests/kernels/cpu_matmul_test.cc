@@ -146,17 +146,16 @@ std::vector<float> multiply(const MatmulKernels& kernels, const PackedMatrix& w,
   const int n = static_cast<int>(w.rows());
   const int ld = n + 3;
   std::vector<float> padded(static_cast<std::size_t>(rows * ld), kMarker);
-  ActivationBuffer buffer;
-  if (w.wants_codes()) {
-    buffer = ActivationBuffer::create(rows, cols).value();
-    for (int r = 0; r < rows; ++r) {
-      kernels.quantize_row(x.data() + static_cast<std::ptrdiff_t>(r) * cols, cols, buffer, r);
-    }
+  const ActivationBuffer buffer = ActivationBuffer::create(rows, cols).value();
+  for (int r = 0; r < rows; ++r) {
+    kernels.prepare_row(w.input_forms(), x.data() + static_cast<std::ptrdiff_t>(r) * cols, cols,
+                        buffer, r);
   }
+  const Activations a = buffer.rows(0, x.data(), cols);
   // In two pieces, as two members of a team would.
   const int cut = w.panels() / 2;
-  kernels.matmul(w, buffer, x.data(), cols, rows, 0, cut, padded.data(), ld);
-  kernels.matmul(w, buffer, x.data(), cols, rows, cut, w.panels(), padded.data(), ld);
+  kernels.matmul(w, a, rows, 0, cut, padded.data(), ld);
+  kernels.matmul(w, a, rows, cut, w.panels(), padded.data(), ld);
   std::vector<float> y;
   for (int r = 0; r < rows; ++r) {
     const auto begin = padded.begin() + r * ld;
@@ -322,15 +321,15 @@ TEST_P(MatmulTest, TheNumberOfThreadsChangesNoBit) {
   for (const int threads : {2, 3}) {
     core::ThreadTeam team(threads);
     const auto packed = pack_matrix(file.view(), team, "test").value();
-    const auto codes = ActivationBuffer::create(7, cols).value();
+    const auto forms = ActivationBuffer::create(7, cols).value();
     std::vector<float> y(want.size());
     team.run([&](core::ThreadTeam::Member m) {
       for (int r = m.claim(); r < 7; r = m.claim()) {
-        kernels.quantize_row(x.data() + r * cols, cols, codes, r);
+        kernels.prepare_row(packed->input_forms(), x.data() + r * cols, cols, forms, r);
       }
       m.barrier();
       for (int p = m.claim(); p < packed->panels(); p = m.claim()) {
-        kernels.matmul(*packed, codes, x.data(), cols, 7, p, p + 1, y.data(), 77);
+        kernels.matmul(*packed, forms.rows(0, x.data(), cols), 7, p, p + 1, y.data(), 77);
       }
     });
     expect_same_bits(y, want, name() + " threads " + std::to_string(threads));
@@ -361,17 +360,19 @@ std::vector<std::vector<float>> hard_rows(int cols, std::mt19937& rng) {
   return rows;
 }
 
+constexpr InputForms kCodes = {true, 0};
+
 TEST(QuantizeRow, EveryInstructionSetGivesTheScalarBits) {
   std::mt19937 rng(3);
   for (const int cols : {32, 96, 512}) {
     const auto groups = static_cast<std::size_t>(cols / 32);
     for (const std::vector<float>& x : hard_rows(cols, rng)) {
       const auto want = ActivationBuffer::create(1, cols).value();
-      kernels_of("scalar").quantize_row(x.data(), cols, want, 0);
+      kernels_of("scalar").prepare_row(kCodes, x.data(), cols, want, 0);
       for (const std::string& isa : available_isas()) {
         const auto got = ActivationBuffer::create(1, cols).value();
-        kernels_of(isa).quantize_row(x.data(), cols, got, 0);
-        EXPECT_EQ(std::memcmp(got.row(0), want.row(0), groups * sizeof(CodeGroup)), 0)
+        kernels_of(isa).prepare_row(kCodes, x.data(), cols, got, 0);
+        EXPECT_EQ(std::memcmp(got.codes(0), want.codes(0), groups * sizeof(CodeGroup)), 0)
             << isa << " " << cols << " x[0] " << x[0];
       }
     }
@@ -382,9 +383,9 @@ TEST(QuantizeRow, CodesAreTheNearestAndSumsAreTheirs) {
   std::mt19937 rng(4);
   const std::vector<float> x = random_rows(1, 256, rng);
   const auto buffer = ActivationBuffer::create(1, 256).value();
-  kernels_of("").quantize_row(x.data(), 256, buffer, 0);
+  kernels_of("").prepare_row(kCodes, x.data(), 256, buffer, 0);
   for (int g = 0; g < 8; ++g) {
-    const CodeGroup& group = buffer.row(0)[g];
+    const CodeGroup& group = buffer.codes(0)[g];
     int sums[2] = {};
     int largest = 0;
     for (int k = 0; k < 32; ++k) {

@@ -27,6 +27,7 @@ Dims mini_dims() {
   dims.head_size = {64, 128};
   dims.window = 24;
   dims.max_rows = 256;
+  dims.expert_ffn = 256;
   return dims;
 }
 
@@ -46,7 +47,11 @@ MiniModel::MiniModel(const BackendFactory& factory, DType dtype) : rig_(factory,
     layer.attention = rig_.attention_weights(dtype, kKinds[l], d.hidden, l < 2, false, seed);
     layer.spec = rig_.attention_spec(kKinds[l], 0);
     layer.spec.last_kv_owner = l == 1;
-    layer.ffn = rig_.ffn_weights(dtype, d.hidden, d.ffn, seed + 20);
+    if (l == 1 && factory.name != "cuda") {
+      layer.moe = rig_.moe_weights(dtype, seed + 50);
+    } else {
+      layer.ffn = rig_.ffn_weights(dtype, d.hidden, d.ffn, seed + 20);
+    }
     layer.ple = {rig_.linear(dtype, d.ple, d.hidden, seed + 30),
                  rig_.linear(dtype, d.hidden, d.ple, seed + 31), rig_.norm(d.hidden, seed + 32)};
     layers_.push_back(layer);
@@ -82,7 +87,11 @@ void MiniModel::forward(const kernels::Backend::StepShape& shape) {
     backend.attention(layer.attention, layer.spec, x);
     if (layer.spec.last_kv_owner) x = x.prefix(shape.kept_rows);
     if (x.rows == 0) return;
-    backend.ffn(layer.ffn, 1.0F, x);
+    if (layer.moe.experts.empty()) {
+      backend.ffn(layer.ffn, 1.0F, x);
+    } else {
+      backend.moe(layer.moe, 1.0F, x);
+    }
     backend.ple(layer.ple, ple_.prefix(x.rows), static_cast<int>(l), 0.8F, x);
   }
   backend.final_norm(head_, x, h_.prefix(shape.kept_rows));

@@ -6,9 +6,9 @@
 
 namespace tandem::test {
 
-/// A random target of four layers (sliding and full with KV, then one of each that shares it) with
-/// per-layer embeddings, and a drafter of two layers: every operation of a backend in the order
-/// that a model calls them.
+/// A random target of four layers (sliding and full with KV, then one of each that shares it), the
+/// second a mixture of experts, with per-layer embeddings, and a drafter of two layers: every
+/// operation of a backend in the order that a model calls them.
 class MiniModel {
  public:
   MiniModel(const BackendFactory& factory, core::DType dtype);
@@ -29,6 +29,7 @@ class MiniModel {
     kernels::AttentionWeights attention;
     kernels::AttentionSpec spec;
     kernels::FfnWeights ffn;
+    kernels::MoeWeights moe;  // of the second layer, in place of ffn
     kernels::PleLayerWeights ple;
   };
 

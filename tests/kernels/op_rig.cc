@@ -50,12 +50,28 @@ BlockScales block_scales(DType dtype) {
   }
 }
 
+/// Scales of MXFP4 and NVFP4 blocks near 1, the rest random.
+void set_fp4_scales(OwnedTensor& tensor, float scale) {
+  const bool is_mx = tensor.view.dtype == DType::kMXFP4;
+  const auto block_bytes = static_cast<std::size_t>(core::traits(tensor.view.dtype).block_bytes);
+  const int exponent = static_cast<int>(std::lround(std::log2(scale)));
+  for (std::size_t begin = 0; begin < tensor.bytes.size(); begin += block_bytes) {
+    if (is_mx) tensor.bytes[begin] = static_cast<std::byte>(127 + exponent);
+    for (std::size_t i = 0; !is_mx && i < 4; ++i) {
+      const float varied = scale * (0.75F + 0.125F * static_cast<float>((begin + i) % 5));
+      tensor.bytes[begin + i] = std::byte{formats::f32_to_e4m3(varied)};
+    }
+  }
+}
+
 void put_f16(std::byte* at, float value) {
   const std::uint16_t half = core::f32_to_f16(value);
   std::memcpy(at, &half, sizeof(half));
 }
 
 void set_scales(OwnedTensor& tensor, float scale) {
+  const DType dtype = tensor.view.dtype;
+  if (dtype == DType::kMXFP4 || dtype == DType::kNVFP4) return set_fp4_scales(tensor, scale);
   const BlockScales where = block_scales(tensor.view.dtype);
   const auto block_bytes = static_cast<std::size_t>(core::traits(tensor.view.dtype).block_bytes);
   for (std::size_t begin = 0; begin < tensor.bytes.size(); begin += block_bytes) {
@@ -122,9 +138,12 @@ const std::vector<BackendFactory>& backend_factories() {
                         return kernels::make_cpu_backend(options);
                       }});
     }
-    // Built with the preset `cuda` and run on a machine with a GPU; elsewhere the object does not open.
+    // Built with the preset `cuda` and run on a machine with a GPU; elsewhere the object does not
+    // open.
     if (kernels::open_cuda_backend({}).ok()) {
-      list.push_back({"cuda", [] { return kernels::open_cuda_backend({}); }});
+      list.push_back({"cuda", [] {
+                        return kernels::open_cuda_backend({});
+                      }});
     }
     return list;
   }();
@@ -194,17 +213,28 @@ OpRig::OpRig(const BackendFactory& factory, const Dims& dims) : dims_(dims) {
   }
 }
 
-const kernels::Weight* OpRig::pack(OwnedTensor tensor, kernels::WeightRole role) {
-  tensors_.push_back(std::make_unique<OwnedTensor>(std::move(tensor)));
-  auto weight = backend_->pack(tensors_.back()->view, role, "test");
+const kernels::Weight* OpRig::pack(const kernels::WeightView& view, kernels::WeightRole role) {
+  auto weight = backend_->pack(view, role, "test");
   TANDEM_CHECK(weight.ok(), weight.status().message().c_str());
   weights_.push_back(std::move(weight).value());
   return weights_.back().get();
 }
 
-const kernels::Weight* OpRig::linear(DType dtype, int rows, int cols, std::uint32_t seed) {
+const kernels::Weight* OpRig::pack(OwnedTensor tensor, kernels::WeightRole role) {
+  tensors_.push_back(std::make_unique<OwnedTensor>(std::move(tensor)));
+  return pack(tensors_.back()->view, role);
+}
+
+const kernels::Weight* OpRig::linear(DType dtype, int rows, int cols, std::uint32_t seed,
+                                     kernels::WeightRole role) {
   const float rms = 1.0F / std::sqrt(static_cast<float>(cols));
-  return pack(random_tensor(dtype, rows, cols, seed, rms), kernels::WeightRole::kLinear);
+  if (dtype != DType::kF8E4M3 && dtype != DType::kU8) {
+    return pack(random_tensor(dtype, rows, cols, seed, rms), role);
+  }
+  scaled_.push_back(std::make_unique<OwnedWeight>(
+      dtype == DType::kU8 ? random_nvfp4(rows, cols, seed, rms)
+                          : random_e4m3(rows, cols, 1, cols, cols, seed, rms)));
+  return pack(scaled_.back()->view, role);
 }
 
 const kernels::Weight* OpRig::norm(int size, std::uint32_t seed, float scale) {
@@ -216,7 +246,8 @@ const kernels::Weight* OpRig::norm(int size, std::uint32_t seed, float scale) {
 
 const kernels::Weight* OpRig::table(DType dtype, int rows, int cols, std::uint32_t seed,
                                     kernels::WeightRole role, float rms) {
-  return pack(random_tensor(dtype, rows, cols, seed, rms), role);
+  const bool is_scaled = dtype == DType::kF8E4M3 || dtype == DType::kU8;
+  return pack(random_tensor(is_scaled ? DType::kBF16 : dtype, rows, cols, seed, rms), role);
 }
 
 kernels::Rows OpRig::rows(int num_rows, int cols, kernels::RowSet set) {
@@ -289,6 +320,27 @@ void OpRig::drop_pages_before_window(int slot, Position first) {
     const Position page_end = static_cast<Position>(i + 1) * page_tokens;
     if (page_end <= first - dims_.window + 1) table[i] = kNoPage;
   }
+}
+
+kernels::MoeWeights OpRig::moe_weights(DType dtype, std::uint32_t seed) {
+  const int hidden = dims_.hidden;
+  kernels::MoeWeights w;
+  w.shared = ffn_weights(dtype, hidden, dims_.ffn, seed);
+  w.shared_post_norm = norm(hidden, seed + 10);
+  w.router = linear(DType::kF32, dims_.experts, hidden, seed + 11);
+  w.router_scale = norm(hidden, seed + 12, std::sqrt(static_cast<float>(hidden)));
+  w.expert_scale = norm(dims_.experts, seed + 13);
+  w.experts_norm = norm(hidden, seed + 14);
+  w.experts_post_norm = norm(hidden, seed + 15);
+  for (int e = 0; e < dims_.experts; ++e) {
+    const auto at = seed + 20 + 3 * static_cast<std::uint32_t>(e);
+    const auto role = kernels::WeightRole::kExpert;
+    w.experts.push_back({linear(dtype, dims_.expert_ffn, hidden, at, role),
+                         linear(dtype, dims_.expert_ffn, hidden, at + 1, role),
+                         linear(dtype, hidden, dims_.expert_ffn, at + 2, role)});
+  }
+  w.top_k = dims_.top_k;
+  return w;
 }
 
 kernels::Span OpRig::prompt(int slot, std::span<const TokenId> tokens, Position first,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "scaled_weights.h"
 #include "tandem/core/dtype.h"
 #include "tandem/core/tensor.h"
 #include "tandem/kernels/backend.h"
@@ -55,6 +56,9 @@ struct Dims {
   int window = 24;                                                    // W
   int max_sequences = 8;
   int max_rows = 1024;
+  int experts = 6;      // X
+  int expert_ffn = 64;  // F of an expert
+  int top_k = 3;
 };
 
 /// A configured backend, its weights and its pages.
@@ -67,8 +71,10 @@ class OpRig {
   const Dims& dims() const { return dims_; }
 
   /// A packed random weight: rms 1 / sqrt(cols) for linears, values around 1 for vectors, the
-  /// given rms for tables. The same seed gives the same values on every backend.
-  const kernels::Weight* linear(core::DType dtype, int rows, int cols, std::uint32_t seed);
+  /// given rms for tables. The same seed gives the same values on every backend. Linears of
+  /// F8_E4M3 are FP8-Dynamic, those of U8 NVFP4; tables of both are BF16, as in such files.
+  const kernels::Weight* linear(core::DType dtype, int rows, int cols, std::uint32_t seed,
+                                kernels::WeightRole role = kernels::WeightRole::kLinear);
   const kernels::Weight* norm(int size, std::uint32_t seed, float scale = 1.0F);
   const kernels::Weight* table(core::DType dtype, int rows, int cols, std::uint32_t seed,
                                kernels::WeightRole role = kernels::WeightRole::kTableAndHead,
@@ -86,6 +92,8 @@ class OpRig {
   /// Spec of a layer that reads the kind's KV layer `index` (0 or 1).
   kernels::AttentionSpec attention_spec(kernels::AttentionKind kind, int index) const;
   kernels::FfnWeights ffn_weights(core::DType dtype, int hidden, int ffn, std::uint32_t seed);
+  /// A layer of the rig's dims with that many experts, and a router in f32 whose choices differ.
+  kernels::MoeWeights moe_weights(core::DType dtype, std::uint32_t seed);
 
   /// A prompt or decode span of `slot` with the block tables that the slot has.
   kernels::Span prompt(int slot, std::span<const TokenId> tokens, Position first,
@@ -98,10 +106,12 @@ class OpRig {
 
  private:
   const kernels::Weight* pack(OwnedTensor tensor, kernels::WeightRole role);
+  const kernels::Weight* pack(const kernels::WeightView& view, kernels::WeightRole role);
 
   Dims dims_;
   std::unique_ptr<kernels::Backend> backend_;
   std::vector<std::unique_ptr<OwnedTensor>> tensors_;
+  std::vector<std::unique_ptr<OwnedWeight>> scaled_;
   std::vector<std::unique_ptr<kernels::Weight>> weights_;
   std::vector<std::array<std::vector<PageId>, kernels::kNumAttentionKinds>> tables_;
   std::array<std::vector<PageId>, kernels::kNumAttentionKinds> free_pages_;

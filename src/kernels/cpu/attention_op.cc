@@ -60,8 +60,8 @@ AttentionOp::AttentionOp(Context& c, const AttentionWeights& w, const AttentionS
       norm_(vector_data(w.norm, x.cols)),
       q_norm_(vector_data(w.q_norm, spec.head_size)),
       post_norm_(vector_data(w.post_norm, x.cols)),
-      qkv_(c, {&c.workspace.codes, c.workspace.input.as<float>(), x.cols}),
-      out_(c, {&c.workspace.codes, c.workspace.attended.as<float>(), spec.heads * spec.head_size}) {
+      qkv_(c, {&c.workspace.forms, c.workspace.input.as<float>(), x.cols}),
+      out_(c, {&c.workspace.forms, c.workspace.attended.as<float>(), spec.heads * spec.head_size}) {
   TANDEM_CHECK(spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0,
                "query heads must be a multiple of KV heads");
   if (spec.last_kv_owner && x.set == RowSet::kStep) {
@@ -98,10 +98,8 @@ void AttentionOp::work(Member& m) {
 
   const Range kept = share_of(m, q_rows_);
   m.barrier();
-  if (out_.wants_codes()) {
-    for (int r = kept.begin; r < kept.end; ++r) {
-      c_.matmul->quantize_row(row_of(ws_.attended, r, q_cols()), q_cols(), ws_.codes, r);
-    }
+  if (out_.needs_preparing()) {
+    for (int r = kept.begin; r < kept.end; ++r) out_.prepare(r);
     m.barrier();
   }
   out_.run_claimed(m);
@@ -116,7 +114,7 @@ void AttentionOp::normalize_rows(const Range& rows) {
   for (int r = rows.begin; r < rows.end; ++r) {
     float* z = row_of(ws_.input, r, x_.cols);
     k_.rms_norm(row_of(x_, r), norm_, x_.cols, c_.eps(), z);
-    if (qkv_.wants_codes()) c_.matmul->quantize_row(z, x_.cols, ws_.codes, r);
+    qkv_.prepare(r);
     if (needs_rope) c_.rope.fill(k_, x_.set, spec_.kind, r, row(r).position);
   }
 }

@@ -4,6 +4,7 @@
 
 #include "tandem/core/check.h"
 #include "tandem/core/half.h"
+#include "tandem/kernels/cpu/fp4.h"
 
 // Written apart from formats/dequantize.cc on purpose: that one gives floats and is the oracle of
 // values, this one gives integers and is the oracle of the exact arithmetic. Tests hold them equal.
@@ -151,6 +152,19 @@ void read_iq4_xs(const Reader& r, CodeBlock& out) {
   }
 }
 
+void read_fp4(DType dtype, const std::byte* bytes, CodeBlock& out) {
+  Fp4Block block;
+  std::memcpy(block.data(), bytes, block.size());
+  for (int k = 0; k < 32; ++k) set_code(out, k, fp4_code(block, k));
+  if (dtype == DType::kNVFP4) {
+    out.has_half_scales = true;
+    out.half_scales = {fp4_half_scale(dtype, block, 0), fp4_half_scale(dtype, block, 16)};
+  } else {
+    for (int i = 0; i < 2; ++i) set_scale(out, i, 1);
+    out.d = fp4_half_scale(dtype, block, 0);
+  }
+}
+
 }  // namespace
 
 CodeBlock read_code_block(DType dtype, const std::byte* block) {
@@ -180,6 +194,10 @@ CodeBlock read_code_block(DType dtype, const std::byte* block) {
       break;
     case DType::kIQ4_XS:
       read_iq4_xs(r, out);
+      break;
+    case DType::kNVFP4:
+    case DType::kMXFP4:
+      read_fp4(dtype, block, out);
       break;
     default:
       TANDEM_CHECK(false, "not a block-quantized type with panels");

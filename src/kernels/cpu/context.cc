@@ -19,7 +19,26 @@ core::Status Workspace::reserve(int max_rows, int max_inputs, int max_outputs) {
   TANDEM_ASSIGN(a, reserve_floats(max_rows, max_outputs));
   TANDEM_ASSIGN(b, reserve_floats(max_rows, max_outputs));
   TANDEM_ASSIGN(c, reserve_floats(max_rows, max_outputs));
-  TANDEM_ASSIGN(codes, ActivationBuffer::create(max_rows, max_inputs));
+  TANDEM_ASSIGN(forms, ActivationBuffer::create(max_rows, max_inputs));
+  return {};
+}
+
+core::Status MoeWorkspace::fit(int inputs, int outputs) {
+  if (inputs <= max_inputs && outputs <= max_outputs) return {};
+  max_inputs = std::max(inputs, max_inputs);
+  max_outputs = std::max(outputs, max_outputs);
+  const int width = std::max(max_inputs, max_outputs);
+  TANDEM_ASSIGN(input, reserve_floats(kRoutedRows, width));
+  TANDEM_ASSIGN(gate, reserve_floats(kRoutedRows, width));
+  TANDEM_ASSIGN(up, reserve_floats(kRoutedRows, width));
+  TANDEM_ASSIGN(down, reserve_floats(kRoutedRows, width));
+  TANDEM_ASSIGN(logits, reserve_floats(kRoutedRows, kMaxExperts));
+  TANDEM_ASSIGN(forms, ActivationBuffer::create(kRoutedRows, width));
+  experts.resize(kRoutedRows);
+  weights.resize(kRoutedRows);
+  places.resize(kRoutedRows);
+  ends.resize(kMaxExperts);
+  products.resize(3 * kMaxExperts);
   return {};
 }
 

@@ -33,10 +33,44 @@ struct Workspace {
   core::Arena input;       ///< f32 inputs of a matrix product
   core::Arena attended;    ///< attention's output, the input of a second product
   core::Arena a, b, c;     ///< outputs of matrix products
-  ActivationBuffer codes;  ///< quantized inputs
+  ActivationBuffer forms;  ///< of inputs
 
   /// Reserves for max_rows rows with up to max_inputs and max_outputs columns.
   core::Status reserve(int max_rows, int max_inputs, int max_outputs);
+};
+
+/// One matrix product of a phase: rows [first_row, first_row + rows) of its input, in tasks.
+struct Product {
+  const PackedMatrix* w = nullptr;
+  float* out = nullptr;
+  int ld = 0;
+  int first_row = 0;
+  int rows = 0;
+  int panels_per_task = 0;
+  int first_task = 0;
+  int num_tasks = 0;
+};
+
+/// Experts of one row each at the same time, in moe().
+inline constexpr int kRoutedRows = 2048;
+
+/// Scratch of the mixture of experts: one row for each expert of each row of a chunk, an expert's
+/// rows next to each other. Backed by memory only where touched.
+struct MoeWorkspace {
+  core::Arena input;              ///< [kRoutedRows, inputs]
+  core::Arena gate, up, down;     ///< [kRoutedRows, outputs]
+  ActivationBuffer forms;         ///< of `input` and `gate`
+  core::Arena logits;             ///< [kRoutedRows, X] of the router, then probabilities
+  std::vector<int> experts;       ///< [routed] by row, in ascending order within a row
+  std::vector<float> weights;     ///< [routed] the expert's share in its row
+  std::vector<int> places;        ///< [routed] the row of `input` that holds it
+  std::vector<int> ends;          ///< [X] where the rows of an expert end
+  std::vector<Product> products;  ///< three for every expert
+  int max_inputs = 0;
+  int max_outputs = 0;
+
+  /// Makes room for experts of that shape; keeps what is wide enough.
+  core::Status fit(int inputs, int outputs);
 };
 
 /// cos and sin of every row's angles, computed once per step and kind.
@@ -91,6 +125,7 @@ struct Context {
   HostKv kv;
   RopeTables rope;
   Workspace workspace;
+  MoeWorkspace moe;
   AttentionWork attention;
   std::vector<MemberScratch> members;
   core::Arena logits;  ///< [logit_rows, V] of rows that sample

@@ -55,7 +55,7 @@ class CpuBackend final : public Backend {
     cpu::attention(c_, w, spec, x);
   }
   void ffn(const FfnWeights& w, float scale, Rows x) override { cpu::ffn(c_, w, scale, x); }
-  void moe(const MoeWeights&, float, Rows) override { TANDEM_CHECK(false, "no expert was packed"); }
+  void moe(const MoeWeights& w, float scale, Rows x) override { cpu::moe(c_, w, scale, x); }
   void ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) override {
     cpu::ple(c_, w, ple, layer, scale, x);
   }
@@ -69,12 +69,14 @@ class CpuBackend final : public Backend {
  private:
   core::Status reserve_members(int max_rows, int max_head_size);
   core::Status fit_workspace(const Weight& w, WeightRole role);
+  core::Status check_e4m3_group(const PackedMatrix& w, std::string_view name);
 
   Context c_;
   std::vector<core::Arena> row_memory_;
   int max_rows_ = 0;
   int max_inputs_ = 0;
   int max_outputs_ = 0;
+  int e4m3_group_ = 0;  // of all weights that are wider than one
 };
 
 core::Status check_shapes(const Geometry& geometry) {
@@ -132,27 +134,37 @@ core::Status CpuBackend::reserve_members(int max_rows, int max_head_size) {
   return {};
 }
 
-core::Status check_built(const WeightView& view, WeightRole role, std::string_view name) {
-  TANDEM_TRY(view.check(name));
-  if (role == WeightRole::kExpert || role == WeightRole::kTokenIds) {
-    return core::unimplemented("tensor " + std::string(name) +
-                               " belongs to a mixture of experts or a centroid head, which the CPU "
-                               "backend does not run; choose the reference backend");
-  }
-  if (!view.is_scaled() && view.e4m3_group == 0) return {};
-  return core::unimplemented("tensor " + std::string(name) +
-                             " has separate scales (FP8 or NVFP4), which the CPU backend does not "
-                             "run; choose the reference backend");
-}
-
 core::Result<std::unique_ptr<Weight>> CpuBackend::pack(const WeightView& view, WeightRole role,
                                                        std::string_view name) {
-  TANDEM_TRY(check_built(view, role, name));
-  if (role == WeightRole::kVector) return VectorWeight::create(view.tensor, name);
-  if (role == WeightRole::kTable) return TableWeight::create(view.tensor, name);
-  TANDEM_ASSIGN(std::unique_ptr<PackedMatrix> packed, pack_matrix(view.tensor, c_.team, name));
+  if (role == WeightRole::kTokenIds) {
+    TANDEM_ASSIGN(std::vector<TokenId> ids, read_token_ids(view, c_.geometry.vocab, name));
+    return std::unique_ptr<Weight>(std::make_unique<TokenIdsWeight>(std::move(ids)));
+  }
+  TANDEM_TRY(view.check(name));
+  if (role == WeightRole::kVector) return VectorWeight::create(view);
+  if (role == WeightRole::kTable) {
+    return std::unique_ptr<Weight>(std::make_unique<TableWeight>(view));
+  }
+  TANDEM_ASSIGN(std::unique_ptr<PackedMatrix> packed, pack_matrix(view, c_.team, name));
+  TANDEM_TRY(check_e4m3_group(*packed, name));
   TANDEM_TRY(fit_workspace(*packed, role));
+  if (role == WeightRole::kExpert) {
+    TANDEM_TRY(c_.moe.fit(static_cast<int>(view.cols()), static_cast<int>(view.rows())));
+  }
   return std::unique_ptr<Weight>(std::move(packed));
+}
+
+/// All weights of a phase read one rounded form. A row that is no wider than a group has the same
+/// form in either scheme.
+core::Status CpuBackend::check_e4m3_group(const PackedMatrix& w, std::string_view name) {
+  constexpr int kWidestGroup = 128;
+  const int group = w.input_forms().e4m3_group;
+  if (group == 0 || (group == kWholeRow && w.cols() <= kWidestGroup)) return {};
+  if (e4m3_group_ == 0) e4m3_group_ = group;
+  if (e4m3_group_ == group) return {};
+  return core::unimplemented("tensor " + std::string(name) +
+                             " scales its activations in other groups than the tensors before it; "
+                             "the CPU backend runs one scheme per model");
 }
 
 /// Makes the scratch rows wide enough for a weight's inputs and outputs.

@@ -9,8 +9,8 @@
 namespace tandem::kernels {
 
 struct CpuOptions {
-  int threads = 0;         ///< size of the compute team, the caller included; 0: all usable cores
-  std::string isa = "";    ///< "scalar", "avx2", "avx512", "neon"; empty: the best one present
+  int threads = 0;       ///< size of the compute team, the caller included; 0: all usable cores
+  std::string isa = "";  ///< "scalar", "avx2", "avx512", "neon"; empty: the best one present
 };
 
 /// int8 activations times quantized weights in the exact arithmetic of docs/kernels.md, f16 KV.

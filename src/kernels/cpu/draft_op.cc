@@ -16,7 +16,7 @@ void draft_input(Context& c, const DraftWeights& w, int i, Rows x) {
   const Gatherer gather(w.target_embedding);
   const int width = c.geometry.hidden;
   TANDEM_CHECK(gather.cols() == width, "the embedding must have the target's width");
-  ProductPhase projection(c, {&ws.codes, ws.input.as<float>(), 2 * width});
+  ProductPhase projection(c, {&ws.forms, ws.input.as<float>(), 2 * width});
   projection.add(matrix(w.pre_projection), x.data, x.cols, x.rows);
 
   auto job = [&](Member m) {
@@ -27,7 +27,7 @@ void draft_input(Context& c, const DraftWeights& w, int i, Rows x) {
       c.kernels->scale(input, w.embedding_scale, width, input);
       const std::span<const float> hidden = c.step.draft_hidden(r);
       std::copy(hidden.begin(), hidden.end(), input + width);
-      if (projection.wants_codes()) c.matmul->quantize_row(input, 2 * width, ws.codes, r);
+      projection.prepare(r);
     }
     m.barrier();
     projection.run_claimed(m);
@@ -40,10 +40,10 @@ void draft_head(Context& c, const DraftWeights& w, int i, Rows x) {
   Workspace& ws = c.workspace;
   const int width = c.geometry.hidden;
   const float* norm = vector_data(w.head.norm, x.cols);
-  ProductPhase projection(c, {&ws.codes, ws.input.as<float>(), x.cols});
+  ProductPhase projection(c, {&ws.forms, ws.input.as<float>(), x.cols});
   projection.add(matrix(w.post_projection), ws.c.as<float>(), width, x.rows);
-  HeadPhase head(c, w.head, {&ws.codes, ws.input.as<float>(), x.cols}, x.rows);
-  const bool wants_codes = projection.wants_codes() || head.wants_codes();
+  HeadPhase head(c, w.head, {&ws.forms, ws.input.as<float>(), x.cols}, x.rows);
+  const InputForms forms = merged(projection.forms(), head.forms());
 
   auto job = [&](Member m) {
     const Range rows = share_of(m, x.rows);
@@ -52,7 +52,7 @@ void draft_head(Context& c, const DraftWeights& w, int i, Rows x) {
       float* y = row_of(ws.input, r, x.cols);
       c.kernels->rms_norm(row_of(x, r), norm, x.cols, c.eps(), y);
       if (!c.kernels->all_finite(y, x.cols)) c.has_fault = true;
-      if (wants_codes) c.matmul->quantize_row(y, x.cols, ws.codes, r);
+      c.matmul->prepare_row(forms, y, x.cols, ws.forms, r);
     }
     m.barrier();
     const int tasks = head.num_tasks() + projection.num_tasks();

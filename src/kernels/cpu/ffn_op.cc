@@ -13,10 +13,10 @@ void ffn(Context& c, const FfnWeights& w, float scale, Rows x) {
   const float* norm = vector_data(w.norm, x.cols);
   const float* post_norm = vector_data(w.post_norm, x.cols);
 
-  ProductPhase gate_up(c, {&ws.codes, ws.input.as<float>(), x.cols});
+  ProductPhase gate_up(c, {&ws.forms, ws.input.as<float>(), x.cols});
   gate_up.add(gate, ws.a.as<float>(), width, x.rows);
   gate_up.add(matrix(w.up), ws.b.as<float>(), width, x.rows);
-  ProductPhase down_phase(c, {&ws.codes, ws.a.as<float>(), width});
+  ProductPhase down_phase(c, {&ws.forms, ws.a.as<float>(), width});
   down_phase.add(down, ws.c.as<float>(), x.cols, x.rows);
 
   auto job = [&](Member m) {
@@ -25,7 +25,7 @@ void ffn(Context& c, const FfnWeights& w, float scale, Rows x) {
     for (int r = rows.begin; r < rows.end; ++r) {
       float* z = row_of(ws.input, r, x.cols);
       k.rms_norm(row_of(x, r), norm, x.cols, c.eps(), z);
-      if (gate_up.wants_codes()) c.matmul->quantize_row(z, x.cols, ws.codes, r);
+      gate_up.prepare(r);
     }
     m.barrier();
     gate_up.run_claimed(m);
@@ -33,7 +33,7 @@ void ffn(Context& c, const FfnWeights& w, float scale, Rows x) {
     for (int r = rows.begin; r < rows.end; ++r) {
       float* g = row_of(ws.a, r, width);
       k.gelu_mul(g, row_of(ws.b, r, width), width, g);
-      if (down_phase.wants_codes()) c.matmul->quantize_row(g, width, ws.codes, r);
+      down_phase.prepare(r);
     }
     m.barrier();
     down_phase.run_claimed(m);

@@ -17,7 +17,8 @@ class HeadPhase {
   /// Row r writes its softcapped logits to full_logits[r] [V] unless that is null. [rows].
   void keep_logits(std::span<float* const> full_logits) { full_logits_ = full_logits; }
 
-  bool wants_codes() const;
+  InputForms forms() const;
+  void prepare(int r) const;
   int num_tasks() const { return num_tasks_; }
   /// Clears the member's candidates; before the phase, by every member.
   void start(const Member& m) const;

@@ -53,8 +53,13 @@ HeadPhase::HeadPhase(Context& c, const Head& head, const Operand& input, int row
   num_tasks_ = core::ceil_div(table_->panels(), panels_per_task_);
 }
 
-bool HeadPhase::wants_codes() const {
-  return table_->wants_codes();
+InputForms HeadPhase::forms() const {
+  return table_->input_forms();
+}
+
+void HeadPhase::prepare(int r) const {
+  context_->matmul->prepare_row(forms(), input_.x + static_cast<std::ptrdiff_t>(r) * input_.cols,
+                                input_.cols, *input_.forms, r);
 }
 
 void HeadPhase::start(const Member& m) const {
@@ -71,8 +76,7 @@ void HeadPhase::run(const Member& m, int task) const {
   const int count = std::min(ld, context_->geometry.vocab - begin);
   float* values = scratch.floats.as<float>();
   // The product addresses outputs by their column in the whole row.
-  context_->matmul->matmul(*table_, *input_.codes, input_.x, input_.cols, rows_, first, end,
-                           values - begin, ld);
+  context_->matmul->matmul(*table_, input_.rows(0), rows_, first, end, values - begin, ld);
   for (int r = 0; r < rows_; ++r) {
     finish_row(scratch, r, begin, count, values + static_cast<std::ptrdiff_t>(r) * ld);
   }
@@ -126,15 +130,11 @@ void final_norm(Context& c, const Head& head, Rows x, Rows h) {
 void logits(Context& c, const Head& head, Rows h, Rows out) {
   if (h.rows == 0) return;
   TANDEM_CHECK(h.rows == out.rows && out.cols == c.geometry.vocab, "out must be [rows, V]");
-  ProductPhase product(c, {&c.workspace.codes, h.data, h.cols});
+  ProductPhase product(c, {&c.workspace.forms, h.data, h.cols});
   product.add(matrix(head.table), out.data, out.cols, h.rows);
   auto job = [&](Member m) {
     const Range rows = share_of(m, h.rows);
-    if (product.wants_codes()) {
-      for (int r = rows.begin; r < rows.end; ++r) {
-        c.matmul->quantize_row(row_of(h, r), h.cols, c.workspace.codes, r);
-      }
-    }
+    for (int r = rows.begin; r < rows.end; ++r) product.prepare(r);
     m.barrier();
     product.run_claimed(m);
     m.barrier();
@@ -157,7 +157,7 @@ void choose_tokens(Context& c, const Head& head, Rows h,
       std::span(c.chosen).subspan(static_cast<std::size_t>(range.begin));
   Workspace& ws = c.workspace;
   const int num_rows = static_cast<int>(sampled.size());
-  HeadPhase phase(c, head, {&ws.codes, ws.input.as<float>(), h.cols}, num_rows);
+  HeadPhase phase(c, head, {&ws.forms, ws.input.as<float>(), h.cols}, num_rows);
   c.full_logits.assign(sampled.size(), nullptr);
   int logit_row = 0;
   for (std::size_t i = 0; i < sampled.size(); ++i) {
@@ -174,7 +174,7 @@ void choose_tokens(Context& c, const Head& head, Rows h,
       const float* source = row_of(h, sampled[static_cast<std::size_t>(r)].row);
       float* z = row_of(ws.input, r, h.cols);
       std::copy_n(source, h.cols, z);
-      if (phase.wants_codes()) c.matmul->quantize_row(z, h.cols, ws.codes, r);
+      phase.prepare(r);
     }
     m.barrier();
     phase.run_claimed(m);

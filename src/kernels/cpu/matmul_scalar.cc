@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tandem/core/half.h"
+#include "tandem/formats/dequantize.h"
 #include "tandem/kernels/cpu/code_block.h"
 #include "tandem/kernels/cpu/matmul.h"
 #include "tandem/kernels/cpu/pack.h"
@@ -54,8 +55,41 @@ void quantize_row(const float* x, int cols, CodeGroup* out) {
   }
 }
 
+/// Rounds x[n] to e4m3 with one scale: out = the e4m3 value nearest to x / scale. A value that is
+/// not finite makes the scale, and so every product, not a number.
+float round_e4m3(const float* x, int n, float* out) {
+  std::uint32_t largest = 0;
+  for (int k = 0; k < n; ++k) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(x[k]) & 0x7fffffffu);
+  }
+  if (largest >= kInfinityBits) {
+    std::fill_n(out, n, 0.0F);
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const float scale = std::max(std::bit_cast<float>(largest) / kE4m3Max, kE4m3SmallestScale);
+  for (int k = 0; k < n; ++k) {
+    const float code = std::clamp(x[k] / scale, -kE4m3Max, kE4m3Max);
+    out[k] = formats::e4m3_to_f32(formats::f32_to_e4m3(code));
+  }
+  return scale;
+}
+
+std::int32_t dot16(const CodeBlock& w, const CodeGroup& a, int first) {
+  std::int32_t sum = 0;
+  for (int k = first; k < first + 16; ++k) sum += w.codes[static_cast<std::size_t>(k)] * a.codes[k];
+  return sum;
+}
+
+/// The same over a block of 32 whose halves have scales of their own.
+float add_halves(const CodeBlock& w, const CodeGroup& a, float acc) {
+  const float low = w.half_scales[0] * static_cast<float>(dot16(w, a, 0));
+  const float v = std::fma(w.half_scales[1], static_cast<float>(dot16(w, a, 16)), low);
+  return std::fma(a.scale, v, acc);
+}
+
 /// The chain of one row of activations `a` over one block of `n` weights, in groups of `group`.
 float add_block(const CodeBlock& w, const CodeGroup* a, int n, int group, float acc) {
+  if (w.has_half_scales) return add_halves(w, *a, acc);
   for (int begin = 0; begin < n; begin += group) {
     std::int32_t s = 0;
     std::int32_t minus_t = 0;
@@ -126,8 +160,40 @@ void multiply_floats(const PanelMatrix& w, const Activations& a, const Tile& til
   }
 }
 
+/// Block by block: the chain of products of codes, times the scale of the activations, times that
+/// of the weights.
+void multiply_e4m3(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
+                   std::size_t ld) {
+  for (int n = tile.panel_begin * kPanelRows; n < std::min(tile.panel_end * kPanelRows, w.rows);
+       ++n) {
+    const std::byte* lane = w.data + static_cast<std::size_t>(n / kPanelRows) * w.panel_stride +
+                            static_cast<std::size_t>(n % kPanelRows);
+    const float* scales = e4m3_scales(w, n / kPanelRows) + n % kPanelRows;
+    for (int r = 0; r < tile.num_rows; ++r) {
+      const auto row = static_cast<std::size_t>(r);
+      const bool is_rounded = w.e4m3_group > 0;
+      const float* x = is_rounded ? a.rounded + row * a.rounded_stride : a.x + row * a.x_stride;
+      float& y = out[row * ld + static_cast<std::size_t>(n)];
+      for (int begin = 0; begin < w.cols; begin += w.scale_cols) {
+        float acc = 0.0F;
+        for (int k = begin; k < std::min(begin + w.scale_cols, w.cols); ++k) {
+          const auto code = std::to_integer<std::uint8_t>(lane[k * kPanelRows]);
+          acc = std::fma(formats::e4m3_to_f32(code) / kE4m3WeightUnit, x[k], acc);
+        }
+        const float x_scale =
+            is_rounded
+                ? a.scales[row * a.scales_stride + static_cast<std::size_t>(begin / w.e4m3_group)]
+                : 1.0F;
+        const float v = acc * x_scale * scales[begin / w.scale_cols * kPanelRows];
+        y = begin == 0 ? v : y + v;
+      }
+    }
+  }
+}
+
 void matmul(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
             std::size_t ld) {
+  if (w.dtype == core::DType::kF8E4M3) return multiply_e4m3(w, a, tile, out, ld);
   if (core::is_block_quantized(w.dtype)) {
     multiply_codes(w, a, tile, out, ld);
   } else {
@@ -137,6 +203,6 @@ void matmul(const PanelMatrix& w, const Activations& a, const Tile& tile, float*
 
 }  // namespace
 
-const IsaKernels kScalarKernels = {quantize_row, matmul};
+const IsaKernels kScalarKernels = {quantize_row, round_e4m3, matmul};
 
 }  // namespace tandem::kernels::cpu

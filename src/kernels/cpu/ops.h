@@ -10,6 +10,7 @@ void embed(Context& c, const Weight& table, float scale, Rows x);
 void ple_inputs(Context& c, const PleInputWeights& w, Rows x, Rows ple);
 void attention(Context& c, const AttentionWeights& w, const AttentionSpec& spec, Rows x);
 void ffn(Context& c, const FfnWeights& w, float scale, Rows x);
+void moe(Context& c, const MoeWeights& w, float scale, Rows x);
 void ple(Context& c, const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x);
 void final_norm(Context& c, const Head& head, Rows x, Rows h);
 void logits(Context& c, const Head& head, Rows h, Rows out);

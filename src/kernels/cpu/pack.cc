@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -10,6 +11,7 @@
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
 #include "tandem/formats/dequantize.h"
+#include "tandem/kernels/cpu/fp4.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -68,6 +70,7 @@ constexpr std::array kFormats = {
     FormatEntry{DType::kF32, {.block = 1, .words = 1}},
     FormatEntry{DType::kF16, {.block = 1, .words = 1, .word_bytes = 2}},
     FormatEntry{DType::kBF16, {.block = 1, .words = 1, .word_bytes = 2}},
+    FormatEntry{DType::kF8E4M3, {.block = 1, .words = 1, .word_bytes = 1}},
     FormatEntry{DType::kQ4_0, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
     FormatEntry{DType::kQ4_1, {.block = 32, .words = 5}},
     FormatEntry{
@@ -88,6 +91,9 @@ constexpr std::array kFormats = {
         {.block = 256, .words = 52, .scale_offset = 208, .vector_of_word = kQ6KOrder.data()}},
     FormatEntry{DType::kIQ4_NL, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
     FormatEntry{DType::kIQ4_XS, {.block = 256, .words = 34}},
+    // In the form of fp4.h.
+    FormatEntry{DType::kNVFP4, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
+    FormatEntry{DType::kMXFP4, {.block = 32, .words = 4, .words_offset = 2, .scale_offset = 0}},
 };
 
 /// Bit 4s + c of the file's word becomes bit 8c + s.
@@ -125,31 +131,95 @@ std::byte* scale_at(std::byte* panel, std::size_t side_offset, int block, int la
   return panel + side_offset + index * 2;
 }
 
-/// One row of the file into its lane of a panel. `src` may be misaligned.
-void pack_lane(const PanelMatrix& m, const PanelFormat& f, const std::byte* src, int lane,
-               std::byte* panel) {
+/// One block, in the file's layout or that of fp4.h, into its lane of a panel. `src` may be
+/// misaligned.
+void pack_block(const PanelMatrix& m, const PanelFormat& f, const std::byte* src, int block,
+                int lane, std::byte* panel) {
   const auto word_bytes = static_cast<std::size_t>(f.word_bytes);
-  for (int b = 0; b < num_blocks(f, m.cols); ++b, src += core::traits(m.dtype).block_bytes) {
-    const std::byte* words = src + f.words_offset;
-    for (int j = 0; j < f.words; ++j, words += word_bytes) {
-      std::uint32_t word = 0;
-      std::memcpy(&word, words, word_bytes);
-      word ^= f.flip;
-      if (j == f.permuted_word) word = permute_bits(word);
-      std::memcpy(word_at(panel, f, b, j, lane), &word, word_bytes);
-    }
-    if (f.scale_offset >= 0) {
-      std::memcpy(scale_at(panel, m.side_offset, b, lane), src + f.scale_offset, 2);
+  const std::byte* words = src + f.words_offset;
+  for (int j = 0; j < f.words; ++j, words += word_bytes) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, words, word_bytes);
+    word ^= f.flip;
+    if (j == f.permuted_word) word = permute_bits(word);
+    std::memcpy(word_at(panel, f, block, j, lane), &word, word_bytes);
+  }
+  if (f.scale_offset >= 0) {
+    std::memcpy(scale_at(panel, m.side_offset, block, lane), src + f.scale_offset, 2);
+  }
+}
+
+/// One row of the file into its lane of a panel.
+void pack_lane(const PanelMatrix& m, const PanelFormat& f, const WeightView& view, std::int64_t row,
+               int lane, std::byte* panel) {
+  const bool from_fp4 = is_fp4(view);
+  const std::byte* src = view.tensor.row(row);
+  const int block_bytes = core::traits(view.tensor.dtype).block_bytes;
+  for (int b = 0; b < num_blocks(f, m.cols); ++b) {
+    if (from_fp4) {
+      const Fp4Block block = fp4_block(view, row, b);
+      pack_block(m, f, reinterpret_cast<const std::byte*>(block.data()), b, lane, panel);
+    } else {
+      pack_block(m, f, src, b, lane, panel);
+      src += block_bytes;
     }
   }
 }
 
-core::Result<PanelMatrix> plan(const core::TensorView& view, std::string_view name,
-                               std::size_t* bytes) {
-  const PanelFormat* f = panel_format(view.dtype);
+/// True if some code of an F8_E4M3 row is not a number.
+bool has_nan(const std::byte* row, int cols) {
+  int found = 0;
+  for (int k = 0; k < cols; ++k) found |= (row[k] & std::byte{0x7f}) == std::byte{0x7f} ? 1 : 0;
+  return found != 0;
+}
+
+/// The scales of one row of an F8_E4M3 weight into its lane.
+void pack_scales(const PanelMatrix& m, const WeightView& view, std::int64_t row, int lane,
+                 std::byte* panel) {
+  auto* scales = reinterpret_cast<float*>(panel + m.side_offset);
+  for (int k = 0; k < m.cols; k += m.scale_cols) {
+    scales[k / m.scale_cols * kPanelRows + lane] =
+        view.scale(row, k) * view.factor * kE4m3WeightUnit;
+  }
+}
+
+void fp4_values(DType dtype, const std::byte* bytes, float* dst) {
+  Fp4Block block;
+  std::memcpy(block.data(), bytes, block.size());
+  for (int k = 0; k < 32; ++k) {
+    dst[k] = static_cast<float>(fp4_code(block, k)) * fp4_half_scale(dtype, block, k);
+  }
+}
+
+/// What the scales of a weight become: of F8_E4M3 its own, of any other dtype one for all outputs.
+core::Status plan_scales(const WeightView& view, std::string_view name, PanelMatrix* m) {
+  const bool has_scales = view.scales.data != nullptr;
+  if (m->dtype == DType::kF8E4M3) {
+    const auto block =
+        static_cast<int>(has_scales ? std::min(view.scale_cols, view.cols()) : view.cols());
+    m->scale_cols = block;
+    m->e4m3_group = view.e4m3_group < m->cols ? view.e4m3_group : kWholeRow;
+    if (view.e4m3_group == 0) m->e4m3_group = 0;
+    if (m->e4m3_group == kWholeRow || m->e4m3_group % block == 0) return {};
+  } else if (view.tensor.dtype == DType::kU8 && view.e4m3_group == 0) {
+    m->output_scale = view.factor;  // the scales are in the blocks
+    return check_fp4(view, name);
+  } else if (view.e4m3_group == 0 &&
+             (!has_scales || (view.scale_rows >= view.rows() && view.scale_cols >= view.cols()))) {
+    m->output_scale = view.scale(0, 0) * view.factor;
+    return {};
+  }
+  return core::unimplemented("tensor " + std::string(name) + " (" +
+                             std::string(core::name(m->dtype)) +
+                             ") has scales that the CPU backend cannot run; choose the reference "
+                             "backend");
+}
+
+core::Result<PanelMatrix> plan(const WeightView& view, std::string_view name, std::size_t* bytes) {
+  const PanelFormat* f = panel_format(panel_dtype(view));
   if (f == nullptr) {
     return core::unimplemented("tensor " + std::string(name) + " has type " +
-                               std::string(core::name(view.dtype)) +
+                               std::string(core::name(view.tensor.dtype)) +
                                ", which the CPU cannot multiply; convert the file to Q4_K_M, Q8_0, "
                                "BF16 or another supported type");
   }
@@ -159,12 +229,18 @@ core::Result<PanelMatrix> plan(const core::TensorView& view, std::string_view na
                                   std::to_string(kMax) + " in a dimension");
   }
   PanelMatrix m;
-  m.dtype = view.dtype;
+  m.dtype = panel_dtype(view);
   m.rows = static_cast<int>(view.rows());
   m.cols = static_cast<int>(view.cols());
+  TANDEM_TRY(plan_scales(view, name, &m));
   const auto blocks = static_cast<std::size_t>(num_blocks(*f, m.cols));
   m.side_offset = blocks * static_cast<std::size_t>(f->words * f->word_bytes) * kPanelRows;
-  const std::size_t side = f->scale_offset >= 0 ? blocks * kPanelRows * 2 : 0;
+  std::size_t side = f->scale_offset >= 0 ? blocks * kPanelRows * 2 : 0;
+  if (m.scale_cols > 0) {
+    m.side_offset = core::round_up<std::size_t>(m.side_offset, kVectorBytes);
+    side =
+        static_cast<std::size_t>(core::ceil_div(m.cols, m.scale_cols)) * kPanelRows * sizeof(float);
+  }
   m.panel_stride = core::round_up<std::size_t>(m.side_offset + side, kVectorBytes);
   const auto panels = static_cast<std::size_t>(core::ceil_div(m.rows, kPanelRows));
   const auto total = core::checked_mul(panels, m.panel_stride);
@@ -180,6 +256,11 @@ const PanelFormat* panel_format(DType dtype) {
     if (entry.dtype == dtype) return &entry.format;
   }
   return nullptr;
+}
+
+const float* e4m3_scales(const PanelMatrix& m, int panel) {
+  return reinterpret_cast<const float*>(m.data + static_cast<std::size_t>(panel) * m.panel_stride +
+                                        m.side_offset);
 }
 
 void unpack_block(const PanelMatrix& m, int panel, int lane, int block, std::byte* dst) {
@@ -206,15 +287,26 @@ void PanelWeight::gather_row(std::int64_t r, float* dst) const {
   const PanelFormat& f = *panel_format(matrix_.dtype);
   const int panel = static_cast<int>(r) / kPanelRows;
   const int lane = static_cast<int>(r) % kPanelRows;
+  const auto scale_of = [&](int k) {
+    if (matrix_.scale_cols == 0) return matrix_.output_scale;
+    return e4m3_scales(matrix_, panel)[k / matrix_.scale_cols * kPanelRows + lane] /
+           kE4m3WeightUnit;
+  };
   std::array<std::byte, 256> block;
   for (int b = 0; b < num_blocks(f, matrix_.cols); ++b) {
     unpack_block(matrix_, panel, lane, b, block.data());
-    formats::dequantize_row(matrix_.dtype, block.data(), f.block,
-                            dst + static_cast<std::size_t>(b) * static_cast<std::size_t>(f.block));
+    float* values = dst + static_cast<std::size_t>(b) * static_cast<std::size_t>(f.block);
+    if (matrix_.dtype == DType::kNVFP4 || matrix_.dtype == DType::kMXFP4) {
+      fp4_values(matrix_.dtype, block.data(), values);
+    } else {
+      formats::dequantize_row(matrix_.dtype, block.data(), f.block, values);
+    }
+    const float scale = scale_of(b * f.block);
+    for (int i = 0; scale != 1.0F && i < f.block; ++i) values[i] *= scale;
   }
 }
 
-core::Result<std::unique_ptr<PackedMatrix>> pack_matrix(const core::TensorView& view,
+core::Result<std::unique_ptr<PackedMatrix>> pack_matrix(const WeightView& view,
                                                         core::ThreadTeam& team,
                                                         std::string_view name) {
   std::size_t bytes = 0;
@@ -223,16 +315,26 @@ core::Result<std::unique_ptr<PackedMatrix>> pack_matrix(const core::TensorView& 
   m.data = arena.data();
   const PanelFormat& f = *panel_format(m.dtype);
   const int panels = core::ceil_div(m.rows, kPanelRows);
+  std::atomic<bool> found_nan = false;
   team.run([&](core::ThreadTeam::Member member) {
     // The arena is zeroed: lanes beyond the last row need no work.
     for (int p = member.claim(); p < panels; p = member.claim()) {
       std::byte* panel = arena.data() + static_cast<std::size_t>(p) * m.panel_stride;
       const int lanes = std::min(kPanelRows, m.rows - p * kPanelRows);
       for (int lane = 0; lane < lanes; ++lane) {
-        pack_lane(m, f, view.row(std::int64_t{p} * kPanelRows + lane), lane, panel);
+        const std::int64_t row = std::int64_t{p} * kPanelRows + lane;
+        pack_lane(m, f, view, row, lane, panel);
+        if (m.scale_cols == 0) continue;
+        pack_scales(m, view, row, lane, panel);
+        if (has_nan(view.tensor.row(row), m.cols)) found_nan = true;
       }
     }
   });
+  if (found_nan) {
+    return core::data_loss("tensor " + std::string(name) +
+                           " holds a value that is not a number; the file is damaged, get it "
+                           "again");
+  }
   return std::unique_ptr<PackedMatrix>(std::make_unique<PanelWeight>(m, std::move(arena)));
 }
 

@@ -5,7 +5,6 @@
 
 #include "tandem/core/buffer.h"
 #include "tandem/core/dtype.h"
-#include "tandem/core/tensor.h"
 #include "tandem/kernels/cpu/matmul.h"
 #include "tandem/kernels/cpu/panel.h"
 
@@ -27,8 +26,11 @@ struct PanelFormat {
 /// Null for a dtype that has no panels.
 const PanelFormat* panel_format(core::DType dtype);
 
-/// Writes block `block` of row `lane` of a panel back in the file's layout: dst has the dtype's
-/// block_bytes.
+/// [cols / scale_cols][16 rows] scales of a panel of F8_E4M3, times kE4m3WeightUnit.
+const float* e4m3_scales(const PanelMatrix& m, int panel);
+
+/// Writes block `block` of row `lane` of a panel back in the file's layout, or that of fp4.h: dst
+/// has room for 256 bytes.
 void unpack_block(const PanelMatrix& m, int panel, int lane, int block, std::byte* dst);
 
 /// The PackedMatrix of the CPU backend: panels in an arena of their own.
@@ -39,7 +41,9 @@ class PanelWeight final : public PackedMatrix {
   std::int64_t cols() const override { return matrix_.cols; }
   std::size_t bytes() const override { return arena_.size(); }
   int panels() const override { return (matrix_.rows + kPanelRows - 1) / kPanelRows; }
-  bool wants_codes() const override { return core::is_block_quantized(matrix_.dtype); }
+  InputForms input_forms() const override {
+    return {core::is_block_quantized(matrix_.dtype), matrix_.e4m3_group};
+  }
   void gather_row(std::int64_t r, float* dst) const override;
 
   const PanelMatrix& matrix() const { return matrix_; }

@@ -30,16 +30,12 @@ void ple_inputs(Context& c, const PleInputWeights& w, Rows x, Rows ple) {
   const float context_scale = 1.0F / std::sqrt(static_cast<float>(x.cols));
   const float token_scale = std::sqrt(static_cast<float>(width));
   const std::span<const RowInfo> info = c.step.rows(x.set);
-  ProductPhase projection(c, {&c.workspace.codes, x.data, x.cols});
+  ProductPhase projection(c, {&c.workspace.forms, x.data, x.cols});
   projection.add(matrix(w.projection), ple.data, ple.cols, x.rows);
 
   auto job = [&](Member m) {
     const Range rows = share_of(m, x.rows);
-    if (projection.wants_codes()) {
-      for (int r = rows.begin; r < rows.end; ++r) {
-        c.matmul->quantize_row(row_of(x, r), x.cols, c.workspace.codes, r);
-      }
-    }
+    for (int r = rows.begin; r < rows.end; ++r) projection.prepare(r);
     m.barrier();
     projection.run_claimed(m);
     m.barrier();
@@ -64,26 +60,22 @@ void ple(Context& c, const PleLayerWeights& w, Rows ple, int layer, float scale,
   const int offset = layer * width;
   TANDEM_CHECK(offset + width <= ple.cols, "the per-layer embedding is narrower than its layers");
 
-  ProductPhase gate_phase(c, {&ws.codes, x.data, x.cols});
+  ProductPhase gate_phase(c, {&ws.forms, x.data, x.cols});
   gate_phase.add(gate, ws.a.as<float>(), width, x.rows);
-  ProductPhase projection(c, {&ws.codes, ws.a.as<float>(), width});
+  ProductPhase projection(c, {&ws.forms, ws.a.as<float>(), width});
   projection.add(matrix(w.projection), ws.c.as<float>(), x.cols, x.rows);
 
   auto job = [&](Member m) {
     const RowKernels& k = *c.kernels;
     const Range rows = share_of(m, x.rows);
-    if (gate_phase.wants_codes()) {
-      for (int r = rows.begin; r < rows.end; ++r) {
-        c.matmul->quantize_row(row_of(x, r), x.cols, ws.codes, r);
-      }
-    }
+    for (int r = rows.begin; r < rows.end; ++r) gate_phase.prepare(r);
     m.barrier();
     gate_phase.run_claimed(m);
     m.barrier();
     for (int r = rows.begin; r < rows.end; ++r) {
       float* g = row_of(ws.a, r, width);
       k.gelu_mul(g, row_of(ple, r) + offset, width, g);
-      if (projection.wants_codes()) c.matmul->quantize_row(g, width, ws.codes, r);
+      projection.prepare(r);
     }
     m.barrier();
     projection.run_claimed(m);

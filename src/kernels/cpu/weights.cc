@@ -1,47 +1,24 @@
 #include "tandem/kernels/cpu/weights.h"
 
-#include <string>
-#include <utility>
-
 #include "tandem/core/check.h"
-#include "tandem/formats/dequantize.h"
 
 namespace tandem::kernels::cpu {
-namespace {
 
-core::Status check_decodable(const core::TensorView& view, std::string_view name) {
-  if (formats::can_dequantize(view.dtype)) return {};
-  return core::unimplemented("tensor " + std::string(name) + " has type " +
-                             std::string(core::name(view.dtype)) +
-                             ", which the CPU backend cannot read; convert the model to another "
-                             "quantization");
-}
-
-}  // namespace
-
-core::Result<std::unique_ptr<Weight>> VectorWeight::create(const core::TensorView& view,
-                                                           std::string_view name) {
-  TANDEM_TRY(check_decodable(view, name));
+core::Result<std::unique_ptr<Weight>> VectorWeight::create(const WeightView& view) {
   auto weight = std::make_unique<VectorWeight>();
-  weight->cols_ = view.elements();
+  weight->cols_ = view.rows() * view.cols();
   TANDEM_ASSIGN(weight->memory_,
                 core::Arena::reserve(static_cast<std::size_t>(weight->cols_) * sizeof(float),
                                      /*huge_pages=*/false));
   float* dst = weight->memory_.as<float>();
   for (std::int64_t r = 0; r < view.rows(); ++r) {
-    formats::dequantize_row(view.dtype, view.row(r), view.cols(), dst + r * view.cols());
+    view.values(r, {dst + r * view.cols(), static_cast<std::size_t>(view.cols())});
   }
   return std::unique_ptr<Weight>(std::move(weight));
 }
 
-core::Result<std::unique_ptr<Weight>> TableWeight::create(const core::TensorView& view,
-                                                          std::string_view name) {
-  TANDEM_TRY(check_decodable(view, name));
-  return std::unique_ptr<Weight>(new TableWeight(view));
-}
-
 void TableWeight::gather_row(std::int64_t r, float* dst) const {
-  formats::dequantize_row(view_.dtype, view_.row(r), view_.cols(), dst);
+  view_.values(r, {dst, static_cast<std::size_t>(view_.cols())});
 }
 
 const float* vector_data(const Weight* w, std::int64_t size) {
@@ -55,6 +32,12 @@ const PackedMatrix& matrix(const Weight* w) {
   const auto* packed = dynamic_cast<const PackedMatrix*>(w);
   TANDEM_CHECK(packed != nullptr, "a linear weight of this operation is missing");
   return *packed;
+}
+
+std::span<const TokenId> token_ids(const Weight* w) {
+  const auto* ids = dynamic_cast<const TokenIdsWeight*>(w);
+  TANDEM_CHECK(ids != nullptr, "the token ids of this operation are missing");
+  return ids->ids();
 }
 
 Gatherer::Gatherer(const Weight* w)

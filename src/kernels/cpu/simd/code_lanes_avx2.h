@@ -105,6 +105,27 @@ struct Avx2Codes : Avx2Lanes {
     return {widen(_mm_loadu_si128(v)), widen(_mm_loadu_si128(v + 1))};
   }
 
+  static F32 load_e4m3(const std::uint8_t* p) {
+    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
+    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7);
+    const __m256i half = _mm256_or_si256(sign, rest);
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(half)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1))};
+  }
+  template <int H>
+  static F32 load_e4m3_byte(const std::uint16_t* p) {
+    __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if constexpr (H == 1) code = _mm256_srli_epi16(code, 8);
+    const __m256i half = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7);
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(half)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1))};
+  }
+  static F32 power_of(F32 x) {
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000));
+    return {_mm256_and_ps(x.lo, mask), _mm256_and_ps(x.hi, mask)};
+  }
+
   using Quad = __m256i;
   static Quad broadcast_quad(const std::int8_t* p) {
     std::int32_t word;

@@ -83,6 +83,26 @@ struct Avx512Codes : Avx512Lanes {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
 
+  /// E4M3 codes divided by 256: their bits, moved, are those of an f16.
+  static F32 load_e4m3(const std::uint8_t* p) {
+    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
+    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7);
+    return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
+  }
+  /// Byte H of each half word, an unsigned E4M3 code, divided by 256.
+  template <int H>
+  static F32 load_e4m3_byte(const std::uint16_t* p) {
+    __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if constexpr (H == 1) code = _mm256_srli_epi16(code, 8);
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7));
+  }
+  /// 2^floor(log2 |x|); 0 of zeros and subnormals.
+  static F32 power_of(F32 x) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7f800000)));
+  }
+
   using Quad = __m512i;
   /// Four activations, for every lane.
   static Quad broadcast_quad(const std::int8_t* p) {

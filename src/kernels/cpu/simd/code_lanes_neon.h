@@ -117,6 +117,31 @@ struct NeonCodes : NeonLanes {
     });
   }
 
+  static F32 load_e4m3(const std::uint8_t* p) {
+    return each([&](int i) {
+      std::uint32_t word;
+      __builtin_memcpy(&word, p + 4 * i, sizeof word);
+      const uint16x4_t code = vget_low_u16(vmovl_u8(vcreate_u8(word)));
+      const uint16x4_t sign = vshl_n_u16(vand_u16(code, vdup_n_u16(0x80)), 8);
+      const uint16x4_t rest = vshl_n_u16(vand_u16(code, vdup_n_u16(0x7f)), 7);
+      return widen(vorr_u16(sign, rest));
+    });
+  }
+  template <int H>
+  static F32 load_e4m3_byte(const std::uint16_t* p) {
+    return each([&](int i) {
+      uint16x4_t code = vld1_u16(p + 4 * i);
+      if constexpr (H == 1) code = vshr_n_u16(code, 8);
+      return widen(vshl_n_u16(vand_u16(code, vdup_n_u16(0x7f)), 7));
+    });
+  }
+  static F32 power_of(F32 x) {
+    return each([&](int i) {
+      const uint32x4_t bits = vreinterpretq_u32_f32(x.v[i]);
+      return vreinterpretq_f32_u32(vandq_u32(bits, vdupq_n_u32(0x7f800000)));
+    });
+  }
+
   using Quad = int8x16_t;
   static Quad broadcast_quad(const std::int8_t* p) {
     std::int32_t word;

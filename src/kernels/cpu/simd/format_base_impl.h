@@ -35,6 +35,10 @@ struct BlockPointer {
 alignas(16) inline constexpr std::uint8_t kIq4Codebook[16] = {
     1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
+/// Doubled E2M1 values, plus 16.
+alignas(16) inline constexpr std::uint8_t kE2m1Codebook[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                                               16, 15, 14, 13, 12, 10, 8,  4};
+
 template <class L, core::DType T>
 struct Format;
 
@@ -51,6 +55,12 @@ class FormatBase {
   TANDEM_INLINE explicit FormatBase(const BlockPointer& p) : p_(p) {}
   TANDEM_INLINE Bytes vector(int i) const { return L::load_bytes(p_.vectors + 64 * i); }
   TANDEM_INLINE F32 side_scale() const { return L::load_f16(p_.side); }
+  TANDEM_INLINE F32 side_bf16() const { return L::load_bf16(p_.side); }
+  /// Byte H of the side, an unsigned E4M3 divided by 256.
+  template <int H>
+  TANDEM_INLINE F32 side_e4m3() const {
+    return L::template load_e4m3_byte<H>(p_.side);
+  }
   /// Low (kHigh false) or high nibbles.
   template <bool kHigh>
   TANDEM_INLINE Bytes nibbles(int i) const {

@@ -7,7 +7,7 @@
 
 namespace tandem::kernels::cpu {
 
-// Blocks of 32 columns: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL.
+// Blocks of 32 columns: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, NVFP4.
 
 /// The nibble of step S of a 32-block whose vectors start at kFirst: low nibbles are columns 0..15.
 template <class L, bool kHasSide, int kVectorCount, int kNibbles>
@@ -112,6 +112,38 @@ struct Format<L, core::DType::kIQ4_NL> : Format32<L, true, 4, 0> {
   TANDEM_INLINE typename L::Bytes codes() const {
     return this->full_bytes(L::lookup(kIq4Codebook, this->template nibble<S>()));
   }
+};
+
+/// The blocks of fp4.h: doubled E2M1 codes and half scales.
+template <class L>
+struct FormatFp4 : Format32<L, true, 4, 0> {
+  static constexpr int kBias = 16;
+  static constexpr int kCodeMax = 31;
+  using Format32<L, true, 4, 0>::Format32;
+  template <int G, int S>
+  TANDEM_INLINE typename L::Bytes codes() const {
+    return L::lookup(kE2m1Codebook, this->template nibble<S>());
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kMXFP4> : FormatFp4<L> {
+  using FormatFp4<L>::FormatFp4;
+  template <int G>
+  TANDEM_INLINE typename L::F32 scale() const {
+    return this->side_bf16();
+  }
+};
+
+template <class L>
+struct Format<L, core::DType::kNVFP4> : FormatFp4<L> {
+  static constexpr bool kHalves = true;
+  using FormatFp4<L>::FormatFp4;
+  template <int G, int H>
+  TANDEM_INLINE typename L::F32 half_scale() const {
+    return this->template side_e4m3<H>();
+  }
+  TANDEM_INLINE typename L::F32 d() const { return L::set1(128.0F); }
 };
 
 }  // namespace tandem::kernels::cpu

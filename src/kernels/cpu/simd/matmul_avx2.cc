@@ -4,6 +4,7 @@
 
 namespace tandem::kernels::cpu {
 
-const IsaKernels kAvx2Kernels = {Quantizer<Avx2Codes>::quantize_row, Products<Avx2Codes>::matmul};
+const IsaKernels kAvx2Kernels = {Quantizer<Avx2Codes>::quantize_row,
+                                 Quantizer<Avx2Codes>::round_e4m3, Products<Avx2Codes>::matmul};
 
 }  // namespace tandem::kernels::cpu

@@ -5,6 +5,7 @@
 namespace tandem::kernels::cpu {
 
 const IsaKernels kAvx512Kernels = {Quantizer<Avx512Codes>::quantize_row,
+                                   Quantizer<Avx512Codes>::round_e4m3,
                                    Products<Avx512Codes>::matmul};
 
 }  // namespace tandem::kernels::cpu

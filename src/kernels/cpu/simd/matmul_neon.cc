@@ -4,6 +4,7 @@
 
 namespace tandem::kernels::cpu {
 
-const IsaKernels kNeonKernels = {Quantizer<NeonCodes>::quantize_row, Products<NeonCodes>::matmul};
+const IsaKernels kNeonKernels = {Quantizer<NeonCodes>::quantize_row,
+                                 Quantizer<NeonCodes>::round_e4m3, Products<NeonCodes>::matmul};
 
 }  // namespace tandem::kernels::cpu

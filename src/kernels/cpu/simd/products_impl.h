@@ -149,6 +149,8 @@ struct Products : Groups<L> {
         return Plain<L>::template multiply<DType::kF16>(w, a, tile, out, ld);
       case DType::kBF16:
         return Plain<L>::template multiply<DType::kBF16>(w, a, tile, out, ld);
+      case DType::kF8E4M3:
+        return Plain<L>::template multiply<DType::kF8E4M3>(w, a, tile, out, ld);
       case DType::kQ4_0:
         return multiply<DType::kQ4_0>(w, a, tile, out, ld);
       case DType::kQ4_1:
@@ -173,6 +175,10 @@ struct Products : Groups<L> {
         return multiply<DType::kIQ4_NL>(w, a, tile, out, ld);
       case DType::kIQ4_XS:
         return multiply<DType::kIQ4_XS>(w, a, tile, out, ld);
+      case DType::kNVFP4:
+        return multiply<DType::kNVFP4>(w, a, tile, out, ld);
+      case DType::kMXFP4:
+        return multiply<DType::kMXFP4>(w, a, tile, out, ld);
       default:
         return kScalarKernels.matmul(w, a, tile, out, ld);
     }

@@ -9,6 +9,27 @@ namespace tandem::kernels::cpu {
 /// Quantization of activations; the definition is in matmul_scalar.cc.
 template <class L>
 struct Quantizer {
+  using F32 = typename L::F32;
+
+  /// fn(16 values, offset, count of them that are x's): the last vector is filled up with zeros.
+  template <typename Fn>
+  static void for_each_vector(const float* x, int n, Fn fn) {
+    int k = 0;
+    for (; k + 16 <= n; k += 16) fn(x + k, k, 16);
+    if (k == n) return;
+    float rest[16] = {};
+    for (int i = k; i < n; ++i) rest[i - k] = x[i];
+    fn(rest, k, n - k);
+  }
+
+  /// The e4m3 value nearest to x, ties to even, |x| <= 448: three bits behind the leading one, or
+  /// multiples of 2^-9. Adding and taking away 1.5 * 2^20 of x's power of two drops the others.
+  static F32 round_to_e4m3(F32 x) {
+    const F32 power = L::max(L::power_of(x), L::set1(0x1p-6F));
+    const F32 rounder = L::mul(power, L::set1(0x1.8p20F));
+    return L::sub(L::add(x, rounder), rounder);
+  }
+
   static void quantize_group(const float* x, int n, CodeGroup* out) {
     auto max = L::zero();
     for (int k = 0; k < n; k += 16) max = L::max_magnitude(max, x + k);
@@ -35,6 +56,26 @@ struct Quantizer {
       out->minus_sum16[1] = -high;
       out->minus_sum = -(low + high);
     }
+  }
+
+  static float round_e4m3(const float* x, int n, float* out) {
+    auto max = L::zero();
+    for_each_vector(x, n, [&](const float* v, int, int) { max = L::max_magnitude(max, v); });
+    const std::uint32_t bits = L::largest(max);
+    if (bits >= kInfinityBits) {
+      for (int k = 0; k < n; ++k) out[k] = 0.0F;
+      return __builtin_nanf("");
+    }
+    float magnitude;
+    __builtin_memcpy(&magnitude, &bits, sizeof magnitude);
+    const float ratio = magnitude / kE4m3Max;
+    const float scale = ratio < kE4m3SmallestScale ? kE4m3SmallestScale : ratio;
+    for_each_vector(x, n, [&](const float* v, int k, int count) {
+      const F32 code =
+          L::min(L::max(L::div(L::load(v), L::set1(scale)), L::set1(-kE4m3Max)), L::set1(kE4m3Max));
+      L::store_part(out + k, count, round_to_e4m3(code));
+    });
+    return scale;
   }
 
   static void quantize_row(const float* x, int cols, CodeGroup* out) {
