@@ -63,6 +63,9 @@ MiniModel::MiniModel(const BackendFactory& factory, DType dtype) : rig_(factory,
   draft_ends_.post_projection = rig_.linear(dtype, d.hidden, kDraftWidth, 7);
   draft_ends_.head = {rig_.norm(kDraftWidth, 8), rig_.table(dtype, d.vocab, kDraftWidth, 9), 0.0F};
   draft_ends_.embedding_scale = std::sqrt(static_cast<float>(d.hidden));
+  if ((dtype == DType::kQ8_0 || dtype == DType::kF8E4M3) && factory.name != "cuda") {
+    draft_ends_.centroids = rig_.centroid_head(dtype, kDraftWidth, 8, 3, 10);
+  }
   for (std::size_t l = 0; l < 2; ++l) {
     const auto seed = static_cast<std::uint32_t>(1000 + 100 * l);
     Layer layer;

@@ -7,8 +7,8 @@
 namespace tandem::test {
 
 /// A random target of four layers (sliding and full with KV, then one of each that shares it), the
-/// second a mixture of experts, with per-layer embeddings, and a drafter of two layers: every
-/// operation of a backend in the order that a model calls them.
+/// second a mixture of experts, with per-layer embeddings, and a drafter of two layers, its head by
+/// centroids for Q8_0 and FP8: every operation of a backend in the order that a model calls them.
 class MiniModel {
  public:
   MiniModel(const BackendFactory& factory, core::DType dtype);

@@ -322,6 +322,19 @@ void OpRig::drop_pages_before_window(int slot, Position first) {
   }
 }
 
+kernels::CentroidHead OpRig::centroid_head(DType dtype, int width, int clusters, int top,
+                                           std::uint32_t seed) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(dims_.vocab));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  OwnedTensor ids;
+  ids.bytes.resize(order.size() * sizeof(order[0]));
+  std::memcpy(ids.bytes.data(), order.data(), ids.bytes.size());
+  ids.view = {ids.bytes.data(), DType::kI32, 1, {dims_.vocab, 1, 1, 1}};
+  return {linear(dtype, clusters, width, seed + 1),
+          pack(std::move(ids), kernels::WeightRole::kTokenIds), top};
+}
+
 kernels::MoeWeights OpRig::moe_weights(DType dtype, std::uint32_t seed) {
   const int hidden = dims_.hidden;
   kernels::MoeWeights w;

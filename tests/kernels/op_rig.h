@@ -92,6 +92,10 @@ class OpRig {
   /// Spec of a layer that reads the kind's KV layer `index` (0 or 1).
   kernels::AttentionSpec attention_spec(kernels::AttentionKind kind, int index) const;
   kernels::FfnWeights ffn_weights(core::DType dtype, int hidden, int ffn, std::uint32_t seed);
+  /// A centroid head over a table [V, width] whose rows lie in the order of its tokens: `clusters`
+  /// clusters, the best `top` of which are taken.
+  kernels::CentroidHead centroid_head(core::DType dtype, int width, int clusters, int top,
+                                      std::uint32_t seed);
   /// A layer of the rig's dims with that many experts, and a router in f32 whose choices differ.
   kernels::MoeWeights moe_weights(core::DType dtype, std::uint32_t seed);
 

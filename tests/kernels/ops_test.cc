@@ -38,6 +38,8 @@ struct OpCase {
   std::vector<Rowing> sequences = {{0, 1}};
   AttentionKind kind = AttentionKind::kSliding;
   bool value_is_key = false;
+  int clusters = 0;  // of the drafter's head; 0: dense
+  int top_clusters = 0;
 };
 
 std::ostream& operator<<(std::ostream& out, const OpCase& c) {
@@ -89,6 +91,7 @@ double tolerance(const std::string& backend, Op op, DType dtype) {
 struct Output {
   int cols = 0;
   std::vector<float> values;
+  std::vector<TokenId> drafts;
 
   void append(OpRig& rig, const Rows& rows) {
     const std::vector<float> read = rig.read(rows);
@@ -235,6 +238,21 @@ Output run_head(OpRig& rig, const OpCase& c) {
   return out;
 }
 
+/// The weights of a drafter's ends; a head of its own dtype if the case names one, with clusters if
+/// it says so.
+kernels::DraftWeights draft_ends(OpRig& rig, const OpCase& c, int width, DType head_dtype) {
+  kernels::DraftWeights ends = {
+      rig.table(c.dtype, c.dims.vocab, c.dims.hidden, 32),
+      rig.linear(c.dtype, width, 2 * c.dims.hidden, 33),
+      rig.linear(c.dtype, c.dims.hidden, width, 34),
+      {rig.norm(width, 35), rig.linear(head_dtype, c.dims.vocab, width, 36), 0.0F},
+      8.0F};
+  if (c.clusters > 0) {
+    ends.centroids = rig.centroid_head(head_dtype, width, c.clusters, c.top_clusters, 37);
+  }
+  return ends;
+}
+
 /// A draft round: input, attention over the target's cache, and the hidden rows that each step
 /// hands on. Both heads are f32 and read given rows, so that every backend drafts the same tokens.
 Output run_draft(OpRig& rig, const OpCase& c) {
@@ -244,12 +262,7 @@ Output run_draft(OpRig& rig, const OpCase& c) {
   const kernels::AttentionSpec spec = rig.attention_spec(c.kind, 0);
   const kernels::Head target_head = {
       rig.norm(c.dims.hidden, 30), rig.table(DType::kF32, c.dims.vocab, c.dims.hidden, 31), 30.0F};
-  const kernels::DraftWeights ends = {
-      rig.table(c.dtype, c.dims.vocab, c.dims.hidden, 32),
-      rig.linear(c.dtype, width, 2 * c.dims.hidden, 33),
-      rig.linear(c.dtype, c.dims.hidden, width, 34),
-      {rig.norm(width, 35), rig.table(DType::kF32, c.dims.vocab, width, 36), 0.0F},
-      8.0F};
+  const kernels::DraftWeights ends = draft_ends(rig, c, width, DType::kF32);
   write_history(rig, c, w, spec);
   const auto shape = begin(rig, c, 3);
   rig.backend().attention(w, spec, rig.random_rows(shape.rows, c.dims.hidden, RowSet::kStep, 5));
@@ -269,8 +282,9 @@ Output run_draft(OpRig& rig, const OpCase& c) {
   }
   EXPECT_TRUE(rig.backend().end_step().ok());
   for (int s = 0; s < shape.draft_rows; ++s) {
-    const std::vector<float> hidden = rig.backend().read_slot(s).draft_hidden;
-    out.values.insert(out.values.end(), hidden.begin(), hidden.end());
+    const kernels::SlotSnapshot slot = rig.backend().read_slot(s);
+    out.values.insert(out.values.end(), slot.draft_hidden.begin(), slot.draft_hidden.end());
+    for (const TokenId token : slot.drafts) out.drafts.push_back(token);
   }
   out.cols = c.dims.hidden;
   return out;
@@ -395,6 +409,20 @@ void add_draft_cases(std::vector<OpCase>& cases, AttentionKind kind) {
     cases.push_back(
         {name + std::string(core::name(dtype)), Op::kDraft, dtype, dims, sequences, kind});
   }
+  // Clusters of 16, of 12 (which share panels), and of one token each.
+  Dims clustered = dims;
+  clustered.vocab = 192;
+  for (const int clusters : {12, 16, 192}) {
+    OpCase c = {name + "Clusters" + std::to_string(clusters),
+                Op::kDraft,
+                DType::kF32,
+                clustered,
+                sequences,
+                kind};
+    c.clusters = clusters;
+    c.top_clusters = clusters / 4;
+    cases.push_back(c);
+  }
 }
 
 std::vector<OpCase> all_cases() {
@@ -410,19 +438,20 @@ std::vector<OpCase> all_cases() {
 class OpsAgainstReference : public ::testing::TestWithParam<std::tuple<BackendFactory, OpCase>> {};
 
 /// Operations that a backend refuses to pack weights for.
-bool is_built(const std::string& backend, Op op, DType dtype) {
-  return backend != "cuda" || (op != Op::kMoe && !is_scaled(dtype));
+bool is_built(const std::string& backend, const OpCase& c) {
+  return backend != "cuda" || (c.op != Op::kMoe && c.clusters == 0 && !is_scaled(c.dtype));
 }
 
 TEST_P(OpsAgainstReference, Agree) {
   const auto& [factory, c] = GetParam();
-  if (!is_built(factory.name, c.op, c.dtype)) GTEST_SKIP() << "not built for " << factory.name;
+  if (!is_built(factory.name, c)) GTEST_SKIP() << "not built for " << factory.name;
   static std::map<std::string, Output> references;  // by case
   if (references.count(c.name) == 0) references[c.name] = run(backend_factories().front(), c);
   const Output& expected = references[c.name];
   const Output actual = run(factory, c);
   ASSERT_EQ(actual.values.size(), expected.values.size());
   ASSERT_FALSE(expected.values.empty());
+  EXPECT_EQ(actual.drafts, expected.drafts);
   const auto cols = static_cast<std::size_t>(expected.cols);
   double worst = 0.0;
   for (std::size_t begin = 0; begin < expected.values.size(); begin += cols) {

@@ -6,6 +6,11 @@
 
 namespace tandem::kernels::cpu {
 
+/// best = the larger of both, that with the lower index on ties.
+void keep_larger(RowMax& best, const RowMax& other);
+/// The id of the largest logit that any member has found for the row.
+TokenId best_token(const Context& c, int row);
+
 /// One phase of head products whose logits need not exist: every task computes a range of the
 /// vocabulary for all rows into the member's scratch and keeps the best id of each row. Rows that
 /// sample get their softcapped logits written out beside that.
@@ -27,7 +32,7 @@ class HeadPhase {
     for (int i = m.claim(); i < num_tasks_; i = m.claim()) run(m, i);
   }
   /// The row's largest logit's id, the lowest id on ties; after the phase.
-  TokenId best(int row) const;
+  TokenId best(int row) const { return best_token(*context_, row); }
 
  private:
   void finish_row(MemberScratch& scratch, int row, int begin, int count, float* values) const;

@@ -96,18 +96,19 @@ void HeadPhase::finish_row(MemberScratch& scratch, int row, int begin, int count
   suppress(*context_, begin, count, values);
   RowMax top = k.argmax(values, count);
   top.index += begin;
-  RowMax& best = scratch.best[static_cast<std::size_t>(row)];
-  const bool ties_lower = top.value == best.value && top.index < best.index;
-  if (best.index < 0 || top.value > best.value || ties_lower) best = top;
+  keep_larger(scratch.best[static_cast<std::size_t>(row)], top);
 }
 
-TokenId HeadPhase::best(int row) const {
+void keep_larger(RowMax& best, const RowMax& other) {
+  if (other.index < 0) return;
+  const bool ties_lower = other.value == best.value && other.index < best.index;
+  if (best.index < 0 || other.value > best.value || ties_lower) best = other;
+}
+
+TokenId best_token(const Context& c, int row) {
   RowMax best;
-  for (const MemberScratch& member : context_->members) {
-    const RowMax& top = member.best[static_cast<std::size_t>(row)];
-    if (top.index < 0) continue;
-    const bool ties_lower = top.value == best.value && top.index < best.index;
-    if (best.index < 0 || top.value > best.value || ties_lower) best = top;
+  for (const MemberScratch& member : c.members) {
+    keep_larger(best, member.best[static_cast<std::size_t>(row)]);
   }
   return std::max(best.index, 0);
 }
