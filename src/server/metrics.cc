@@ -92,9 +92,10 @@ void add_engine(Page& page, const engine::EngineStats& stats) {
   };
   page.gauge("vllm:num_requests_running", "Requests being generated.", n(stats.running));
   page.gauge("vllm:num_requests_waiting", "Requests in the queue.", n(stats.waiting));
-  const double total_bytes = std::max(1.0, n(stats.kv_bytes_total));
-  page.gauge("vllm:kv_cache_usage_perc", "Share of the KV memory in use, from 0 to 1.",
-             n(stats.kv_bytes_used) / total_bytes);
+  const double kv_usage = n(stats.kv_bytes_used) / std::max(1.0, n(stats.kv_bytes_total));
+  for (const char* name : {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}) {
+    page.gauge(name, "Share of the KV memory in use, from 0 to 1.", kv_usage);  // new and old name
+  }
   page.counter("vllm:prompt_tokens_total", "Prompt tokens.", n(stats.prompt_tokens));
   page.counter("vllm:generation_tokens_total", "Generated tokens.", n(stats.generated_tokens));
   page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
+#include <regex>
 
 namespace tandem::server {
 namespace {
@@ -39,6 +41,7 @@ TEST(Metrics, ShowsTheEngineUnderTheNamesThatDashboardsRead) {
            "vllm:num_requests_running{model_name=\"m\"} 3\n",
            "vllm:num_requests_waiting{model_name=\"m\"} 2\n",
            "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25\n",
+           "vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.25\n",
            "# TYPE vllm:prompt_tokens_total counter\n",
            "vllm:prompt_tokens_total{model_name=\"m\"} 100\n",
            "vllm:generation_tokens_total{model_name=\"m\"} 30\n",
@@ -81,6 +84,24 @@ TEST(Metrics, CountsEachTokenOnceHoweverTheyAreGrouped) {
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }
+}
+
+/// Every name that the dashboard asks for is one that the page has.
+TEST(Metrics, FeedTheDashboard) {
+  std::ifstream file(TANDEM_SOURCE_DIR "/docs/grafana/tandem.json");
+  const std::string dashboard(std::istreambuf_iterator<char>(file), {});
+  Metrics metrics("m");
+  metrics.observe_first_token(30ms);
+  metrics.count_response(200);
+  const engine::EngineStats stats = some_stats();
+  const std::string text = metrics.text(&stats);
+  const std::regex name("(vllm|tandem|process)[:_][a-z0-9_]+");
+  int num_names = 0;
+  for (std::sregex_iterator it(dashboard.begin(), dashboard.end(), name), end; it != end; ++it) {
+    EXPECT_THAT(text, HasSubstr("\n" + it->str())) << it->str();
+    ++num_names;
+  }
+  EXPECT_GT(num_names, 20);
 }
 
 TEST(Metrics, ShowsTheProcessWithoutAnEngine) {
