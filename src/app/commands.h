@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "tandem/app/memory_need.h"
 #include "tandem/bench/bench.h"
 
 namespace tandem::app {
 
 /// How to load a model and with which bounds. Shared by serve and run.
 struct ModelOptions {
-  std::string model;      ///< GGUF file of the target
-  std::string draft;      ///< GGUF file of its drafter; empty: none
+  std::string model;      ///< GGUF file or Hugging Face directory of the target
+  std::string draft;      ///< the same of its drafter; empty: none
   int threads = 0;        ///< compute threads; 0: all usable cores
   int draft_length = -1;  ///< -1: adaptive
   int max_sequences = 32;
@@ -39,6 +40,13 @@ struct RunOptions {
   double temperature = -1.0;  ///< negative: as the model file recommends
 };
 
+struct InspectOptions {
+  std::string path;    ///< GGUF file or Hugging Face directory
+  std::string draft;   ///< the same of a drafter to be served with it; empty: none
+  ServeBounds bounds;  ///< for the memory that serving would take
+  bool as_json = false;
+};
+
 struct BenchCommand {
   bench::BenchOptions options;
   std::string output;  ///< JSON file; "-": standard output instead of the table; empty: none
@@ -48,7 +56,7 @@ struct BenchCommand {
 int serve_main(const ServeOptions& options);
 int run_main(const RunOptions& options);
 int bench_main(BenchCommand command);
-int inspect_main(const std::string& path);
+int inspect_main(const InspectOptions& options);
 
 /// Prints "tandem: MESSAGE" on standard error and returns 1.
 int fail(const core::Status& status);

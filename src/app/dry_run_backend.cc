@@ -1,5 +1,7 @@
 #include "tandem/app/dry_run_backend.h"
 
+#include <algorithm>
+
 #include "tandem/core/check.h"
 
 namespace tandem::app {
@@ -21,6 +23,8 @@ class ShapeOnly final : public Weight {
 
 class DryRunBackend final : public kernels::Backend {
  public:
+  explicit DryRunBackend(DryRunTotals* totals) : totals_(totals) {}
+
   std::string describe() const override { return "dry run"; }
   core::Status configure(const kernels::Geometry&) override { return {}; }
   kernels::KvLayout kv_layout() const override { return {}; }
@@ -29,10 +33,18 @@ class DryRunBackend final : public kernels::Backend {
                                              kernels::WeightRole role,
                                              std::string_view name) override {
     if (role != kernels::WeightRole::kTokenIds) TANDEM_TRY(view.check(name));
+    if (totals_ != nullptr) count(view, role);
     return std::unique_ptr<Weight>(std::make_unique<ShapeOnly>(view));
   }
 
-  core::Result<Rows> allocate_rows(int, int, kernels::RowSet) override { return refuse(), Rows(); }
+  core::Result<Rows> allocate_rows(int max_rows, int cols, kernels::RowSet set) override {
+    const Rows rows = {nullptr, max_rows, cols, set};
+    if (totals_ != nullptr) {
+      totals_->row_bytes +=
+          sizeof(float) * static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(cols);
+    }
+    return rows;
+  }
   void read(const Rows&, std::span<float>) override { refuse(); }
   void write(const Rows&, std::span<const float>) override { refuse(); }
   void set_slot(int, const kernels::SamplingParams&) override { refuse(); }
@@ -56,13 +68,29 @@ class DryRunBackend final : public kernels::Backend {
   }
 
  private:
+  /// Packed weights are as large as the file's; vectors are kept in f32.
+  void count(const kernels::WeightView& view, kernels::WeightRole role) {
+    if (role == kernels::WeightRole::kTable) {
+      totals_->in_file_bytes += view.bytes();
+    } else if (role == kernels::WeightRole::kVector) {
+      totals_->packed_bytes += sizeof(float) * static_cast<std::size_t>(view.cols());
+    } else {
+      totals_->packed_bytes += view.bytes();
+    }
+    if (role != kernels::WeightRole::kLinear && role != kernels::WeightRole::kExpert) return;
+    totals_->max_inputs = std::max(totals_->max_inputs, static_cast<int>(view.cols()));
+    totals_->max_outputs = std::max(totals_->max_outputs, static_cast<int>(view.rows()));
+  }
+
   static void refuse() { TANDEM_CHECK(false, "the dry-run backend runs no step"); }
+
+  DryRunTotals* totals_;
 };
 
 }  // namespace
 
-std::unique_ptr<kernels::Backend> make_dry_run_backend() {
-  return std::make_unique<DryRunBackend>();
+std::unique_ptr<kernels::Backend> make_dry_run_backend(DryRunTotals* totals) {
+  return std::make_unique<DryRunBackend>(totals);
 }
 
 }  // namespace tandem::app

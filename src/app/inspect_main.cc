@@ -1,31 +1,46 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
+#include <boost/json.hpp>
 #include <map>
 #include <string>
 
 #include "tandem/app/commands.h"
 #include "tandem/app/dry_run_backend.h"
+#include "tandem/app/memory_need.h"
 #include "tandem/app/option_text.h"
 #include "tandem/chat/template_gemma4.h"
-#include "tandem/formats/gguf.h"
 #include "tandem/model/config.h"
-#include "tandem/model/loader_gguf.h"
-#include "tandem/model/vocab_gguf.h"
+#include "tandem/model/loader.h"
+#include "tandem/model/model_files.h"
 #include "tandem/tokenizer/tokenizer.h"
 
 namespace tandem::app {
 namespace {
 
+namespace json = boost::json;
 using kernels::AttentionKind;
 using model::ModelConfig;
+using model::ModelFiles;
 
-constexpr std::size_t kKvValueBytes = 2;  // f16, as the CPU backend keeps it
+struct TypeTotal {
+  int tensors = 0;
+  std::int64_t elements = 0;
+  std::size_t bytes = 0;
+};
 
-void print_field(std::string_view name, std::string_view value) {
-  fmt::print("{:<15} {}\n", name, value);
-}
+/// Everything that inspect knows, printed as text or as JSON.
+struct Report {
+  const ModelFiles& files;
+  core::Result<ModelConfig> config;
+  std::map<std::string, TypeTotal, std::less<>> types;
+  TypeTotal all;
+  std::string chat_template;
+  core::Status servable;
+  std::string draft_head;  ///< of a drafter
+  ServeBounds bounds;
+  core::Result<MemoryNeed> need;
+};
 
 /// "4" if all layers agree, else the values by layer with repetitions counted: "2x8 1x1".
 template <typename Get>
@@ -41,6 +56,7 @@ std::string by_layer(const ModelConfig& config, Get get) {
   return out;
 }
 
+/// A letter for each layer: S sliding, F full; small ones own no KV.
 std::string pattern(const ModelConfig& config) {
   std::string out;
   for (const model::LayerConfig& layer : config.layers) {
@@ -48,6 +64,70 @@ std::string pattern(const ModelConfig& config) {
     out += layer.owns_kv ? (is_sliding ? 'S' : 'F') : (is_sliding ? 's' : 'f');
   }
   return out;
+}
+
+std::string template_text(const ModelFiles& files) {
+  const auto text = files.chat_template();
+  if (!text.ok()) return "none";
+  const auto variant = chat::detect_variant(*text);
+  if (!variant.ok()) return "not one of Gemma 4's";
+  return *variant == chat::TemplateVariant::kOpenTurn
+             ? "Gemma 4 E-series (the model's turn is opened and nothing added)"
+             : "Gemma 4 (an empty thought is added to the model's turn)";
+}
+
+std::string draft_head_text(const ModelFiles& files, const ModelConfig& config) {
+  for (const model::TensorRole role :
+       {model::TensorRole::kCentroids, model::TensorRole::kTokenOrdering}) {
+    if (!files.has_weight(files.tensor_name({role}))) return "dense";
+  }
+  return fmt::format("centroids, best {} of them; dense where the backend runs no such head",
+                     config.centroids_per_token);
+}
+
+/// Whether serve and run would take the files; everything but the weights' values is checked.
+core::Status check_servable(const ModelFiles& files, const ModelConfig& config) {
+  const auto backend = make_dry_run_backend(nullptr);
+  if (config.is_drafter()) {
+    return model::load_drafter(files, config, {}, *backend, model::DraftHead::kAuto).status();
+  }
+  TANDEM_TRY(model::load_target(files, config, *backend).status());
+  TANDEM_ASSIGN(tokenizer::VocabData vocab, files.vocab());
+  const auto tokenizer = tokenizer::Tokenizer::create(std::move(vocab));
+  if (!tokenizer.ok()) return tokenizer.status().with_context(files.path());
+  TANDEM_ASSIGN(const std::string chat_template, files.chat_template());
+  const auto variant = chat::detect_variant(chat_template);
+  return variant.ok() ? core::Status() : variant.status().with_context(files.path());
+}
+
+Report make_report(const ModelFiles& files, const ModelFiles* drafter, const ServeBounds& bounds) {
+  Report report = {files, files.config(), {},          {}, template_text(files), {},
+                   {},    bounds,         MemoryNeed()};
+  for (const ModelFiles::Tensor& tensor : files.tensors()) {
+    for (TypeTotal* total :
+         {&report.types[std::string(core::name(tensor.view->dtype))], &report.all}) {
+      ++total->tensors;
+      total->elements += tensor.view->elements();
+      total->bytes += tensor.view->bytes();
+    }
+  }
+  report.servable =
+      report.config.ok() ? check_servable(files, *report.config) : report.config.status();
+  if (!report.config.ok()) {
+    report.need = report.config.status();
+  } else if (report.config->is_drafter()) {
+    report.draft_head = draft_head_text(files, *report.config);
+    report.need = core::failed_precondition("a drafter is not served alone");
+  } else {
+    report.need = memory_need(files, drafter, bounds);
+  }
+  return report;
+}
+
+// ---- text --------------------------------------------------------------------------------------
+
+void print_field(std::string_view name, std::string_view value) {
+  fmt::print("{:<15} {}\n", name, value);
 }
 
 void print_config(const ModelConfig& config) {
@@ -68,92 +148,146 @@ void print_config(const ModelConfig& config) {
   if (config.ple_width > 0) {
     print_field("", fmt::format("per-layer embeddings of {}", config.ple_width));
   }
+  if (config.experts > 0) {
+    print_field("experts", fmt::format("{} of width {}, {} a token", config.experts,
+                                       config.expert_ffn, config.experts_per_token));
+  }
   if (config.is_drafter()) {
     print_field("drafts for", fmt::format("a target of width {}", config.backbone_hidden));
     return;
   }
   print_field("context", fmt::format("up to {} tokens", config.max_context));
-  std::array<std::size_t, kernels::kNumAttentionKinds> kv_bytes = {};
-  for (const kernels::KvLayerSpec& layer : config.kv_layers()) {
-    kv_bytes[static_cast<std::size_t>(layer.kind)] +=
-        2 * kKvValueBytes * static_cast<std::size_t>(layer.kv_heads * layer.head_size);
-  }
-  print_field("KV per token",
-              fmt::format("{} in full layers, and {} in sliding layers for the "
-                          "last {} tokens (f16)",
-                          format_size(kv_bytes[1]), format_size(kv_bytes[0]), config.window));
+  print_field(
+      "KV per token",
+      fmt::format("{} in full layers, and {} in sliding layers for the "
+                  "last {} tokens (f16)",
+                  format_size(kv_bytes_per_token(config, AttentionKind::kFull)),
+                  format_size(kv_bytes_per_token(config, AttentionKind::kSliding)), config.window));
 }
 
-void print_tensors(const formats::GgufFile& file) {
-  struct Total {
-    int tensors = 0;
-    std::int64_t elements = 0;
-    std::size_t bytes = 0;
-  };
-  std::map<std::string_view, Total> by_type;
-  Total all;
-  for (const formats::GgufFile::Tensor& tensor : file.tensors()) {
-    for (Total* total : {&by_type[core::name(tensor.view.dtype)], &all}) {
-      ++total->tensors;
-      total->elements += tensor.view.elements();
-      total->bytes += tensor.view.bytes();
-    }
+void print_need(const Report& report) {
+  const MemoryNeed& need = *report.need;
+  print_field(
+      "to be served",
+      fmt::format("{} at {} sequences of {} tokens: weights {}, KV {}, workspace {}",
+                  format_size(need.total()), report.bounds.max_sequences,
+                  std::min(report.bounds.context, report.config->max_context),
+                  format_size(need.weights), format_size(need.kv), format_size(need.workspace)));
+  if (need.kv < need.kv_wished) {
+    print_field("", fmt::format("(all at full length would take {} of KV; --kv-memory bounds it)",
+                                format_size(need.kv_wished)));
   }
-  print_field("tensors",
-              fmt::format("{}, {:.1f} M values, {}", all.tensors,
-                          static_cast<double>(all.elements) / 1e6, format_size(all.bytes)));
-  for (const auto& [type, total] : by_type) {
+  if (need.in_file > 0) {
+    print_field("", fmt::format("and up to {} of tables in the page cache, read row by row",
+                                format_size(need.in_file)));
+  }
+}
+
+void print_text(const Report& report) {
+  const ModelFiles& files = report.files;
+  const auto& config = report.config;
+  print_field("path", fmt::format("{} ({})", files.path(), files.kind()));
+  print_field("family",
+              fmt::format("{}, \"{}\"", config.ok() ? config->family : "not known", files.name()));
+  if (config.ok()) print_config(*config);
+  print_field("tensors", fmt::format("{}, {:.1f} M values, {}", report.all.tensors,
+                                     static_cast<double>(report.all.elements) / 1e6,
+                                     format_size(report.all.bytes)));
+  for (const auto& [type, total] : report.types) {
     print_field(
         "", fmt::format("{:<8} {:>4} tensors, {}", type, total.tensors, format_size(total.bytes)));
   }
+  if (const std::string unused = files.describe_unused(); !unused.empty()) {
+    print_field("not used", unused);
+  }
+  if (!report.draft_head.empty()) print_field("draft head", report.draft_head);
+  print_field("chat template", report.chat_template);
+  print_field("can be served", !report.servable.ok()  ? "no: " + report.servable.message()
+                               : config->is_drafter() ? "as the --draft of its target"
+                                                      : "yes");
+  if (report.need.ok()) print_need(report);
+  fmt::print("metadata\n");
+  for (const auto& [key, value] : files.describe_metadata()) {
+    fmt::print("  {:<46} {}\n", key, value);
+  }
 }
 
-std::string template_text(const formats::GgufFile& file) {
-  const auto text = model::read_chat_template(file);
-  if (!text.ok()) return "none";
-  const auto variant = chat::detect_variant(*text);
-  if (!variant.ok()) return "not one of Gemma 4's";
-  return *variant == chat::TemplateVariant::kOpenTurn
-             ? "Gemma 4 E-series (the model's turn is opened and nothing added)"
-             : "Gemma 4 (an empty thought is added to the model's turn)";
+// ---- JSON --------------------------------------------------------------------------------------
+
+json::array layers_json(const ModelConfig& config) {
+  json::array layers;
+  for (const model::LayerConfig& layer : config.layers) {
+    layers.push_back({{"kind", layer.kind == AttentionKind::kSliding ? "sliding" : "full"},
+                      {"heads", layer.heads},
+                      {"kv_heads", layer.kv_heads},
+                      {"head_size", layer.head_size},
+                      {"ffn", layer.ffn},
+                      {"owns_kv", layer.owns_kv},
+                      {"value_is_key", layer.value_is_key}});
+  }
+  return layers;
 }
 
-/// Whether serve and run would take the file; everything but the weights' values is checked.
-core::Status check_servable(const formats::GgufFile& file, const ModelConfig& config) {
-  const auto backend = make_dry_run_backend();
-  if (config.is_drafter()) return model::load_drafter(file, config, {}, *backend).status();
-  TANDEM_TRY(model::load_target(file, config, *backend).status());
-  TANDEM_ASSIGN(tokenizer::VocabData vocab, model::read_vocab(file));
-  const auto tokenizer = tokenizer::Tokenizer::create(std::move(vocab));
-  if (!tokenizer.ok()) return tokenizer.status().with_context(file.path());
-  TANDEM_ASSIGN(const std::string chat_template, model::read_chat_template(file));
-  const auto variant = chat::detect_variant(chat_template);
-  return variant.ok() ? core::Status() : variant.status().with_context(file.path());
+void add_config(json::object& out, const ModelConfig& config) {
+  out["family"] = config.family;
+  out["hidden"] = config.hidden;
+  out["vocabulary"] = config.vocab;
+  out["per_layer_embeddings"] = config.ple_width;
+  out["experts"] = config.experts;
+  out["window"] = config.window;
+  out["max_context"] = config.max_context;
+  out["layers"] = layers_json(config);
+  if (config.is_drafter()) {
+    out["target_hidden"] = config.backbone_hidden;
+    return;
+  }
+  out["kv_bytes_per_token"] = {{"full", kv_bytes_per_token(config, AttentionKind::kFull)},
+                               {"sliding", kv_bytes_per_token(config, AttentionKind::kSliding)}};
+}
+
+void print_json(const Report& report) {
+  json::object out = {
+      {"path", report.files.path()}, {"kind", report.files.kind()}, {"name", report.files.name()}};
+  if (report.config.ok()) add_config(out, *report.config);
+  json::object types;
+  for (const auto& [type, total] : report.types) {
+    types[type] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
+  }
+  out["tensors"] = report.all.tensors;
+  out["values"] = report.all.elements;
+  out["bytes"] = report.all.bytes;
+  out["types"] = std::move(types);
+  if (!report.draft_head.empty()) out["draft_head"] = report.draft_head;
+  out["can_be_served"] = report.servable.ok();
+  if (!report.servable.ok()) out["why_not"] = report.servable.message();
+  if (report.need.ok()) {
+    const MemoryNeed& need = *report.need;
+    out["to_be_served"] = {{"sequences", report.bounds.max_sequences},
+                           {"context", report.bounds.context},
+                           {"weights_bytes", need.weights},
+                           {"in_file_bytes", need.in_file},
+                           {"kv_bytes", need.kv},
+                           {"kv_full_length_bytes", need.kv_wished},
+                           {"workspace_bytes", need.workspace},
+                           {"total_bytes", need.total()}};
+  }
+  fmt::print("{}\n", json::serialize(out));
 }
 
 }  // namespace
 
-int inspect_main(const std::string& path) {
-  const auto file = formats::GgufFile::open(path);
-  if (!file.ok()) return fail(file.status());
-  const auto config = model::read_config(*file);
-  const auto family = file->get_string("general.architecture");
-  const auto name = file->get_string("general.name");
-
-  print_field("file", path);
-  print_field("family", fmt::format("{}, \"{}\"", family.ok() ? *family : "not named",
-                                    name.ok() ? *name : ""));
-  if (config.ok()) print_config(*config);
-  print_tensors(*file);
-  print_field("chat template", template_text(*file));
-  const core::Status servable = config.ok() ? check_servable(*file, *config) : config.status();
-  print_field("can be served", !servable.ok()         ? "no: " + servable.message()
-                               : config->is_drafter() ? "as the --draft of its target"
-                                                      : "yes");
-  fmt::print("metadata\n");
-  for (const auto& [key, value] : file->describe_metadata()) {
-    fmt::print("  {:<46} {}\n", key, value);
+int inspect_main(const InspectOptions& options) {
+  const auto files = ModelFiles::open(options.path);
+  if (!files.ok()) return fail(files.status());
+  std::unique_ptr<ModelFiles> drafter;
+  if (!options.draft.empty()) {
+    auto opened = ModelFiles::open(options.draft);
+    if (!opened.ok()) return fail(opened.status());
+    drafter = std::move(opened).value();
   }
+  const Report report = make_report(**files, drafter.get(), options.bounds);
+  if (drafter != nullptr && !report.need.ok()) return fail(report.need.status());
+  options.as_json ? print_json(report) : print_text(report);
   return 0;
 }
 

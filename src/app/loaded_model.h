@@ -17,7 +17,7 @@ namespace tandem::app {
 struct LoadedModel {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   chat::TemplateVariant template_variant = chat::TemplateVariant::kOpenTurn;
-  /// The file's general.sampling.* keys; what it lacks is Gemma's recommendation.
+  /// What the model's files recommend; what they lack is Gemma's recommendation.
   kernels::SamplingParams sampling;
   std::string fingerprint;  ///< version, weights and backend, for system_fingerprint
   int max_context = 0;      ///< tokens of one request, after the model's own limit

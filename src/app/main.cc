@@ -11,6 +11,7 @@
 namespace {
 
 using tandem::app::BenchCommand;
+using tandem::app::InspectOptions;
 using tandem::app::ModelOptions;
 using tandem::app::RunOptions;
 using tandem::app::ServeOptions;
@@ -32,10 +33,11 @@ CLI::Option* add_parsed(CLI::App* app, const char* name, T* target, Parse parse,
 }
 
 void add_model_options(CLI::App* app, ModelOptions* options) {
-  app->add_option("--model", options->model, "GGUF file of a Gemma 4 model")
+  app->add_option("--model", options->model,
+                  "Gemma 4 model: a GGUF file or a Hugging Face directory")
       ->required()
-      ->type_name("FILE");
-  app->add_option("--draft", options->draft, "GGUF file of its MTP drafter")->type_name("FILE");
+      ->type_name("PATH");
+  app->add_option("--draft", options->draft, "its MTP drafter, of either kind")->type_name("PATH");
   app->add_option("--threads", options->threads, "compute threads; 0: all cores of this process")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
@@ -165,6 +167,32 @@ void add_bench(CLI::App* app, BenchCommand* bench, std::function<int()>* command
   });
 }
 
+void add_inspect(CLI::App* app, InspectOptions* options, std::function<int()>* command) {
+  CLI::App* inspect = app->add_subcommand(
+      "inspect", "Say what is in a model, whether it can be served and with how much memory");
+  inspect->add_option("path", options->path, "GGUF file or Hugging Face directory")
+      ->required()
+      ->type_name("PATH");
+  inspect->add_option("--draft", options->draft, "drafter to be served with it")->type_name("PATH");
+  inspect
+      ->add_option("--context", options->bounds.context, "most tokens of a prompt and its answer")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 24));
+  inspect
+      ->add_option("--max-sequences", options->bounds.max_sequences,
+                   "requests generated at the same time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  add_parsed(inspect, "--kv-memory", &options->bounds.kv_memory_bytes, tandem::app::parse_size,
+             "2GiB", "a size such as 512MiB or 2GiB", "most memory for the KV cache");
+  inspect->add_flag("--json", options->as_json, "print one JSON object");
+  inspect->callback([=] {
+    *command = [=] {
+      return tandem::app::inspect_main(*options);
+    };
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -175,19 +203,12 @@ int main(int argc, char** argv) {
   ServeOptions serve;
   RunOptions run;
   BenchCommand bench;
-  std::string file;
+  InspectOptions inspect;
   std::function<int()> command;
   add_serve(&app, &serve, &command);
   add_run(&app, &run, &command);
   add_bench(&app, &bench, &command);
-  CLI::App* inspect =
-      app.add_subcommand("inspect", "Say what is in a GGUF file and whether it can be served");
-  inspect->add_option("file", file, "GGUF file")->required()->type_name("FILE");
-  inspect->callback([&] {
-    command = [&] {
-      return tandem::app::inspect_main(file);
-    };
-  });
+  add_inspect(&app, &inspect, &command);
 
   try {
     app.parse(argc, argv);

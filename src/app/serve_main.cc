@@ -10,6 +10,7 @@
 #include "tandem/app/loaded_model.h"
 #include "tandem/app/stop_signals.h"
 #include "tandem/core/log.h"
+#include "tandem/model/model_files.h"
 #include "tandem/server/access.h"
 #include "tandem/server/server.h"
 
@@ -21,12 +22,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPollInterval{100};
 constexpr milliseconds kDrainPatience{30'000};
 
-/// The id in /v1/models: the name that the file gives itself, else the file's.
+/// The id in /v1/models: the name that the model gives itself, else the file's.
 core::Result<std::string> model_name(const std::string& path) {
-  TANDEM_ASSIGN(const formats::GgufFile file, formats::GgufFile::open(path));
-  const auto name = file.get_string("general.name");
-  if (name.ok() && !name->empty()) return std::string(*name);
-  return std::filesystem::path(path).stem().string();
+  TANDEM_ASSIGN(const auto files, model::ModelFiles::open(path));
+  const std::string name = files->name();
+  return name.empty() ? std::filesystem::path(path).stem().string() : name;
 }
 
 server::ServedModel served(const LoadedModel& loaded) {

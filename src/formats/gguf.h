@@ -14,15 +14,18 @@
 
 namespace tandem::formats {
 
-/// One GGUF file (version 2 or 3, little-endian), fully checked at open: counts, string lengths,
+/// One GGUF model (version 2 or 3, little-endian), fully checked at open: counts, string lengths,
 /// types, dimensions, alignment, and that the bytes of every tensor lie inside the file and
 /// overlap no other tensor's, so that nobody has to check after. Views and string_views point into
 /// the mapped file and die with it. Thread: any once open. Source: spec/formats.md section 1.
+///
+/// A model split over files NAME-00001-of-0000N.gguf is opened by its first one, which holds the
+/// metadata; the tensors are those of all.
 class GgufFile {
  public:
-  /// Fails with kNotFound or kInvalidArgument (see MappedFile::open), kDataLoss (what, where in
-  /// the file) or kUnimplemented (a version, a tensor type or split files that Tandem does not
-  /// read). Every message names the path.
+  /// Fails with kNotFound or kInvalidArgument (see MappedFile::open; a part that is missing or not
+  /// the first), kDataLoss (what, where in the file) or kUnimplemented (a version or a tensor type
+  /// that Tandem does not read). Every message names the path.
   static core::Result<GgufFile> open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
@@ -58,7 +61,7 @@ class GgufFile {
   const core::TensorView* find(std::string_view name) const;
 
   /// See MappedFile::forget.
-  void forget(const core::TensorView& view) const { file_.forget({view.data, view.bytes()}); }
+  void forget(const core::TensorView& view) const;
 
  private:
   struct Value {
@@ -69,6 +72,13 @@ class GgufFile {
   };
   friend class GgufParser;
 
+  /// One file, whether or not it is part of a split model.
+  static core::Result<GgufFile> open_part(const std::string& path);
+  /// Opens the other parts of a split model and adds their tensors.
+  core::Status join_parts(std::uint64_t num_parts);
+  /// Checks part `number` (from 0) and moves its tensors here.
+  core::Status add_part(GgufFile part, std::uint64_t number, std::uint64_t num_parts);
+
   core::Result<const Value*> find_value(std::string_view key) const;
   core::Result<const Value*> find_array(std::string_view key, std::string_view wanted) const;
   core::Status wrong_type(std::string_view key, const Value& value, std::string_view wanted) const;
@@ -76,6 +86,7 @@ class GgufFile {
                                     std::size_t index) const;
 
   MappedFile file_;
+  std::vector<MappedFile> other_files_;  // of a split model
   std::map<std::string, Value, std::less<>> metadata_;
   std::vector<Tensor> tensors_;
   std::map<std::string, std::size_t, std::less<>> tensor_index_;

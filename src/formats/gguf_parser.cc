@@ -125,7 +125,6 @@ class GgufParser {
   Status read_tensor_info();
   Status read_shape(const std::string& name, core::TensorView* view);
   Status read_type(const std::string& name, core::TensorView* view, std::uint64_t* bytes);
-  Status refuse_split() const;
   Status read_alignment();
   Status place_tensors();
   Status refuse_overlap() const;
@@ -144,7 +143,6 @@ Result<GgufFile> GgufParser::parse() {
     what_ = fmt::format("metadata key {} of {} (byte {})", i + 1, num_keys_, at_);
     TANDEM_TRY(read_key_value());
   }
-  TANDEM_TRY(refuse_split());
   TANDEM_TRY(read_alignment());
   for (std::uint64_t i = 0; i < num_tensors_; ++i) {
     what_ = fmt::format("the description of tensor {} of {} (byte {})", i + 1, num_tensors_, at_);
@@ -264,20 +262,6 @@ Status GgufParser::skip_strings(std::uint64_t count) {
     at_ += length;
   }
   return {};
-}
-
-Status GgufParser::refuse_split() const {
-  if (!out_.has("split.count")) return {};
-  TANDEM_ASSIGN(const std::uint64_t parts, out_.get_uint("split.count"));
-  if (parts <= 1) return {};
-  std::uint64_t part = 0;
-  if (out_.has("split.no")) {
-    TANDEM_ASSIGN(part, out_.get_uint("split.no"));
-  }
-  return core::unimplemented(fmt::format(
-      "{}: the file is part {} of a model split into {} files (key \"split.count\"), which is not "
-      "supported; merge them first with llama-gguf-split --merge",
-      out_.path(), part + 1, parts));
 }
 
 Status GgufParser::read_alignment() {
@@ -410,7 +394,7 @@ Status GgufParser::refuse_overlap() const {
   return {};
 }
 
-Result<GgufFile> GgufFile::open(const std::string& path) {
+Result<GgufFile> GgufFile::open_part(const std::string& path) {
   TANDEM_ASSIGN(MappedFile file, MappedFile::open(path));
   return GgufParser(std::move(file)).parse();
 }

@@ -24,6 +24,9 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
+  /// True if `p` points into the file.
+  bool holds(const std::byte* p) const { return p >= data_ && p < data_ + size_; }
+
   /// Tells the kernel that these bytes will not be read soon: their pages leave this process's
   /// resident set (they stay in the page cache). `range` must lie in bytes(). Still readable.
   void forget(std::span<const std::byte> range) const;

@@ -42,6 +42,8 @@ class SafetensorsFile {
   /// The header's "__metadata__" strings.
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
 
+  /// True if `view` is a view of this file.
+  bool holds(const core::TensorView& view) const { return file_.holds(view.data); }
   /// See MappedFile::forget.
   void forget(const core::TensorView& view) const { file_.forget({view.data, view.bytes()}); }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tandem/core/status.h"
@@ -29,7 +30,7 @@ struct LayerConfig {
 /// section 1.
 struct ModelConfig {
   std::string family;  ///< "gemma4" or "gemma4-assistant"
-  std::string name;    ///< general.name of the file, for logs and /v1/models
+  std::string name;    ///< what the files call it, for logs and /v1/models
   int hidden = 0;      // E (d of a drafter)
   int vocab = 0;       // V
   int ple_width = 0;   // P, 0: none
@@ -38,7 +39,11 @@ struct ModelConfig {
   int backbone_hidden = 0;  ///< drafter: E of its target
   float rms_eps = 1e-6F;
   float final_softcap = 0.0F;
-  int experts = 0;  // X, 0: dense
+  int experts = 0;            // X, 0: dense
+  int experts_per_token = 0;  ///< of X, chosen by the router
+  int expert_ffn = 0;         ///< F of one expert
+  /// Drafter with a centroid head: clusters that are searched, spec/mtp.md section 4.
+  int centroids_per_token = 0;
   std::vector<LayerConfig> layers;
   /// RoPE frequencies by AttentionKind, [D/2] each, 0: not rotated. Empty for a kind that no layer
   /// has; a drafter without rope_freqs.weight leaves kFull empty too: its target's hold.
@@ -58,6 +63,11 @@ struct ModelConfig {
 /// Reads and checks the hyper-parameters of a target or a drafter; messages name file, key and
 /// what was expected. kUnimplemented for other architectures and for mixture-of-experts models.
 core::Result<ModelConfig> read_config(const formats::GgufFile& file);
+
+/// The same from the texts of a Hugging Face directory's config.json and generation_config.json
+/// (empty: none); `directory` is for messages. The name stays empty.
+core::Result<ModelConfig> read_config(const std::string& directory, std::string_view config_json,
+                                      std::string_view generation_json);
 
 /// Whether the drafter fits the target: width, vocabulary, KV heads and head sizes of the layers it
 /// borrows, window, RoPE. A mismatch is kFailedPrecondition with both numbers.

@@ -44,7 +44,12 @@ Rows Gemma4::forward(const kernels::Backend::StepShape& shape) {
     // From here on nobody reads the other rows: the layers above only read the cache.
     if (attention_[l].last_kv_owner) x = x.prefix(shape.kept_rows);
     if (x.rows == 0) break;
-    backend_->ffn(layer.ffn, has_ple_ ? 1.0F : layer.scale, x);
+    const float scale = has_ple_ ? 1.0F : layer.scale;
+    if (layer.moe.experts.empty()) {
+      backend_->ffn(layer.ffn, scale, x);
+    } else {
+      backend_->moe(layer.moe, scale, x);
+    }
     if (has_ple_) {
       backend_->ple(layer.ple, ple_.prefix(x.rows), static_cast<int>(l), layer.scale, x);
     }

@@ -10,8 +10,10 @@
 
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
+#include "tandem/core/log.h"
 #include "tandem/model/gemma4.h"
-#include "tandem/model/loader_gguf.h"
+#include "tandem/model/loader.h"
+#include "tandem/model/model_files.h"
 #include "tandem/model/mtp.h"
 
 namespace tandem::model {
@@ -43,27 +45,30 @@ std::array<int, kMaxDraft> draft_rows_of_step(const StepPlan& plan) {
 
 /// Files and configs of a pair that fits.
 struct OpenPair {
-  formats::GgufFile target_file;
+  std::unique_ptr<ModelFiles> target_files;
   ModelConfig target;
-  std::optional<formats::GgufFile> draft_file;
+  std::unique_ptr<ModelFiles> draft_files;  // null: no drafter
   ModelConfig drafter;
 };
 
 core::Result<OpenPair> open_pair(const LoadOptions& options) {
   OpenPair pair;
-  TANDEM_ASSIGN(pair.target_file, formats::GgufFile::open(options.target_path));
-  TANDEM_ASSIGN(pair.target, read_config(pair.target_file));
+  TANDEM_ASSIGN(pair.target_files, ModelFiles::open(options.target_path));
+  TANDEM_ASSIGN(pair.target, pair.target_files->config());
   if (pair.target.is_drafter()) {
     return core::failed_precondition(
-        fmt::format("{}: this file holds a drafter ({}); give it as the draft model and a "
-                    "gemma4 file as the model",
+        fmt::format("{}: this is a drafter ({}); give it as the draft model and a gemma4 model as "
+                    "the model",
                     options.target_path, pair.target.family));
   }
+  if (const std::string unused = pair.target_files->describe_unused(); !unused.empty()) {
+    core::log_info(fmt::format("{}: text only, {} stay unused", options.target_path, unused));
+  }
   if (options.draft_path.empty()) return pair;
-  TANDEM_ASSIGN(pair.draft_file, formats::GgufFile::open(options.draft_path));
-  TANDEM_ASSIGN(pair.drafter, read_config(*pair.draft_file));
+  TANDEM_ASSIGN(pair.draft_files, ModelFiles::open(options.draft_path));
+  TANDEM_ASSIGN(pair.drafter, pair.draft_files->config());
   auto fits = check_pair(pair.target, pair.drafter);
-  if (fits.ok()) fits = check_same_vocab(pair.target_file, *pair.draft_file);
+  if (fits.ok()) fits = check_same_vocab(*pair.target_files, *pair.draft_files);
   if (!fits.ok()) return fits.with_context(options.draft_path);
   return pair;
 }
@@ -94,9 +99,9 @@ core::Result<kernels::Geometry> make_geometry(const LoadOptions& options,
   return geometry;
 }
 
-class GgufModel final : public Model {
+class PairModel final : public Model {
  public:
-  GgufModel(OpenPair pair, std::unique_ptr<kernels::Backend> backend)
+  PairModel(OpenPair pair, std::unique_ptr<kernels::Backend> backend)
       : pair_(std::move(pair)), backend_(std::move(backend)) {}
 
   /// Configures the backend and packs the weights.
@@ -105,6 +110,7 @@ class GgufModel final : public Model {
   const Limits& limits() const override { return limits_; }
   const ModelConfig& config() const override { return pair_.target; }
   bool has_drafter() const override { return drafter_.has_value(); }
+  bool drafts_by_centroids() const override { return drafter_ && drafter_->uses_centroids(); }
   kernels::Backend& backend() override { return *backend_; }
 
   void set_slot(int slot, const kernels::SamplingParams& sampling) override {
@@ -131,15 +137,16 @@ class GgufModel final : public Model {
   Rows score_logits_;  // [kScoreRows, V], allocated by the first score()
 };
 
-core::Status GgufModel::prepare(const LoadOptions& options) {
+core::Status PairModel::prepare(const LoadOptions& options) {
   TANDEM_ASSIGN(const kernels::Geometry geometry, make_geometry(options, pair_.target));
   TANDEM_TRY(backend_->configure(geometry));
-  TANDEM_ASSIGN(auto weights, load_target(pair_.target_file, pair_.target, *backend_));
+  TANDEM_ASSIGN(auto weights, load_target(*pair_.target_files, pair_.target, *backend_));
   TANDEM_ASSIGN(target_, Gemma4::create(pair_.target, std::move(weights), *backend_,
                                         geometry.max_rows, geometry.max_kept_rows));
-  if (pair_.draft_file) {
+  if (pair_.draft_files != nullptr) {
     TANDEM_ASSIGN(auto draft_weights,
-                  load_drafter(*pair_.draft_file, pair_.drafter, target_->weights(), *backend_));
+                  load_drafter(*pair_.draft_files, pair_.drafter, target_->weights(), *backend_,
+                               options.draft_head));
     TANDEM_ASSIGN(drafter_,
                   MtpDrafter::create(pair_.target, pair_.drafter, std::move(draft_weights),
                                      *backend_, geometry.max_sequences));
@@ -155,14 +162,14 @@ core::Status GgufModel::prepare(const LoadOptions& options) {
   return {};
 }
 
-Rows GgufModel::run_target(const StepPlan& plan) {
+Rows PairModel::run_target(const StepPlan& plan) {
   const kernels::Backend::StepShape shape = backend_->begin_step(plan);
   TANDEM_CHECK(shape.rows > 0 && shape.rows <= limits_.max_rows, "the step has too many rows");
   TANDEM_CHECK(shape.kept_rows <= limits_.max_kept_rows, "the step keeps too many rows");
   return target_->forward(shape);
 }
 
-core::Result<kernels::StepResult> GgufModel::step(const StepPlan& plan) {
+core::Result<kernels::StepResult> PairModel::step(const StepPlan& plan) {
   const Rows h = run_target(plan);
   backend_->verify(target_->weights().head, h);
   const std::array<int, kMaxDraft> draft_rows = draft_rows_of_step(plan);
@@ -172,7 +179,7 @@ core::Result<kernels::StepResult> GgufModel::step(const StepPlan& plan) {
   return backend_->end_step();
 }
 
-core::Status GgufModel::check_score(std::span<const TokenId> tokens, int first_row) const {
+core::Status PairModel::check_score(std::span<const TokenId> tokens, int first_row) const {
   const auto n = static_cast<std::int64_t>(tokens.size());
   if (n < 1 || n > limits_.max_context || first_row < 0 || first_row >= n) {
     return core::invalid_argument(
@@ -196,7 +203,7 @@ core::Status GgufModel::check_score(std::span<const TokenId> tokens, int first_r
   return {};
 }
 
-core::Status GgufModel::read_logits(Rows h, std::vector<float>& out) {
+core::Status PairModel::read_logits(Rows h, std::vector<float>& out) {
   const std::size_t vocab = static_cast<std::size_t>(pair_.target.vocab);
   if (score_logits_.data == nullptr) {
     TANDEM_ASSIGN(score_logits_,
@@ -214,7 +221,7 @@ core::Status GgufModel::read_logits(Rows h, std::vector<float>& out) {
   return {};
 }
 
-core::Result<std::vector<float>> GgufModel::score(std::span<const TokenId> tokens, int chunk,
+core::Result<std::vector<float>> PairModel::score(std::span<const TokenId> tokens, int chunk,
                                                   int first_row) {
   TANDEM_TRY(check_score(tokens, first_row));
   const int n = static_cast<int>(tokens.size());
@@ -247,7 +254,7 @@ core::Result<std::vector<float>> GgufModel::score(std::span<const TokenId> token
 core::Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options,
                                                  std::unique_ptr<kernels::Backend> backend) {
   TANDEM_ASSIGN(auto pair, open_pair(options));
-  auto model = std::make_unique<GgufModel>(std::move(pair), std::move(backend));
+  auto model = std::make_unique<PairModel>(std::move(pair), std::move(backend));
   TANDEM_TRY(model->prepare(options));
   return std::unique_ptr<Model>(std::move(model));
 }

@@ -6,21 +6,22 @@
 #include <vector>
 
 #include "tandem/core/status.h"
-#include "tandem/formats/gguf.h"
 #include "tandem/kernels/backend.h"
 #include "tandem/model/config.h"
+#include "tandem/model/load_draft_head.h"
 #include "tandem/model/step_runner.h"
-#include "tandem/model/vocab_gguf.h"
 
 namespace tandem::model {
 
 struct LoadOptions {
+  /// A GGUF file or a Hugging Face directory each; the two may be of different kinds.
   std::string target_path;
   std::string draft_path;  ///< empty: no drafter
   int max_sequences = 32;
   int max_rows = 512;       ///< T of a step
   int max_context = 65536;  ///< clamped to what the model was trained for
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
+  DraftHead draft_head = DraftHead::kAuto;
   int max_kept_rows = 0;  ///< 0: max_sequences * (1 + kMaxDraft), at most max_rows
 };
 
@@ -33,6 +34,8 @@ class Model : public StepRunner {
 
   virtual const ModelConfig& config() const = 0;
   virtual bool has_drafter() const = 0;
+  /// Whether the drafter chooses among the tokens of its best clusters only.
+  virtual bool drafts_by_centroids() const = 0;
   virtual kernels::Backend& backend() = 0;
 
   /// Scores a text: runs `tokens` as one sequence in slot 0 in chunks of `chunk` rows and returns

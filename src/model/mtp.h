@@ -24,6 +24,8 @@ class MtpDrafter {
   /// token, position and hidden row of each come from its slot, and the drafts go there.
   void draft(std::span<const int> rows_of_step);
 
+  bool uses_centroids() const { return weights_.ends.centroids.centroids != nullptr; }
+
  private:
   MtpDrafter(const ModelConfig& target, const ModelConfig& config, DrafterWeights weights,
              kernels::Backend& backend);

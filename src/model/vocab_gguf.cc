@@ -90,16 +90,4 @@ core::Result<std::string> read_chat_template(const formats::GgufFile& file) {
   return std::string(text);
 }
 
-core::Status check_same_vocab(const formats::GgufFile& target, const formats::GgufFile& drafter) {
-  if (!target.has(kTokens) || !drafter.has(kTokens)) return {};
-  TANDEM_ASSIGN(const auto a, target.get_strings(kTokens));
-  TANDEM_ASSIGN(const auto b, drafter.get_strings(kTokens));
-  const auto [in_a, in_b] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  if (in_a == a.end() && in_b == b.end()) return {};
-  return core::failed_precondition(
-      fmt::format("the drafter does not fit the target: their vocabularies differ at token {}; use "
-                  "the drafter that was made for this model",
-                  in_a - a.begin()));
-}
-
 }  // namespace tandem::model

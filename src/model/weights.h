@@ -12,6 +12,7 @@ namespace tandem::model {
 struct LayerWeights {
   kernels::AttentionWeights attention;
   kernels::FfnWeights ffn;
+  kernels::MoeWeights moe;       ///< set if the model has experts; its dense branch is `ffn`
   kernels::PleLayerWeights ple;  ///< set if the model has per-layer embeddings
   float scale = 1.0F;            ///< layer_scalar: multiplies the stream at the layer's end
 };

@@ -23,13 +23,13 @@ struct Tokenizer::Impl {
 namespace {
 
 /// Ids of generation_config and of the file itself, ascending (spec/tokenizer-chat.md section 3).
-std::vector<TokenId> end_ids(const PieceTable& pieces, TokenId eos, TokenId eot) {
-  std::vector<TokenId> ids;
+std::vector<TokenId> end_ids(const PieceTable& pieces, const VocabData& data) {
+  std::vector<TokenId> ids = data.end_tokens;
   for (const std::string_view name : {"<eos>", "<turn|>", "<|tool_response>"}) {
     ids.push_back(pieces.find(name));
   }
-  ids.push_back(eos);
-  ids.push_back(eot);
+  ids.push_back(data.eos);
+  ids.push_back(data.eot);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   if (ids.front() < 0) ids.erase(ids.begin());
@@ -49,6 +49,12 @@ core::Status check_ids(const VocabData& data) {
                              " tokens");
     }
   }
+  for (const TokenId id : data.end_tokens) {
+    if (id >= 0 && id < static_cast<std::int64_t>(data.tokens.size())) continue;
+    return core::data_loss("the end token id " + std::to_string(id) +
+                           " is outside the vocabulary of " + std::to_string(data.tokens.size()) +
+                           " tokens");
+  }
   return {};
 }
 
@@ -64,7 +70,7 @@ core::Result<std::shared_ptr<const Tokenizer>> Tokenizer::create(VocabData data)
   TANDEM_ASSIGN(Bpe bpe, Bpe::create(pieces, data.merges));
   auto impl = std::make_unique<Impl>(std::move(pieces), std::move(bpe));
   impl->bos = data.bos >= 0 ? data.bos : impl->pieces.find("<bos>");
-  impl->end_of_generation = end_ids(impl->pieces, data.eos, data.eot);
+  impl->end_of_generation = end_ids(impl->pieces, data);
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }
 

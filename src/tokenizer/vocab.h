@@ -24,6 +24,7 @@ struct VocabData {
   std::vector<TokenKind> kinds;      ///< by id
   std::vector<std::pair<std::string, std::string>> merges;  ///< by rank, best first
   TokenId bos = -1, eos = -1, eot = -1, unknown = -1, padding = -1;  ///< -1: the file names none
+  std::vector<TokenId> end_tokens;  ///< more ids that end a generation, beside eos and eot
 };
 
 }  // namespace tandem::tokenizer

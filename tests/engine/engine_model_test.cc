@@ -76,9 +76,9 @@ TEST_P(EngineOnTinyModels, NothingChangesAnOutput) {
   std::uint64_t preemptions = 0;
   std::uint64_t cached_tokens = 0;
   for (const auto& entry : testing::golden_models()) {
-    if (entry.draft_path.empty()) continue;
+    if (entry.draft_path().empty()) continue;
     SCOPED_TRACE(entry.model_path);
-    const Loaded loaded = load_served(entry.model_path, entry.draft_path, GetParam(), 64);
+    const Loaded loaded = load_served(entry.model_path, entry.draft_path(), GetParam(), 64);
     if (loaded.model == nullptr) continue;
     ++models;
     const int vocab = loaded.model->config().vocab;

@@ -10,8 +10,7 @@
 #include <sstream>
 
 #include "support.h"
-#include "tandem/formats/gguf.h"
-#include "tandem/model/vocab_gguf.h"
+#include "tandem/model/model_files.h"
 
 namespace tandem::testing {
 namespace {
@@ -78,9 +77,9 @@ Loaded load_served(const std::string& target, const std::string& draft, const st
   Loaded loaded;
   loaded.model = load(target, draft, make_backend(backend), options);
   if (loaded.model == nullptr) return {};
-  auto file = formats::GgufFile::open(target);
-  EXPECT_TRUE(file.ok());
-  auto vocab = model::read_vocab(*file);
+  const auto files = model::ModelFiles::open(target);
+  EXPECT_TRUE(files.ok());
+  auto vocab = (*files)->vocab();
   EXPECT_TRUE(vocab.ok()) << vocab.status().message();
   auto made = tokenizer::Tokenizer::create(std::move(vocab).value());
   EXPECT_TRUE(made.ok()) << made.status().message();

@@ -170,7 +170,7 @@ std::vector<Damage> lying_metadata() {
       {"AlignmentText", key("general.alignment", gguf_value(kGgufString, gguf_string("32"))),
        "is of type string where an integer"},
       {"Split", key("split.count", gguf_value(kGgufU16, raw<std::uint16_t>(3))),
-       "part 1 of a model split into 3 files"},
+       "part 1 of 3, but is not called NAME-00001-of-00003.gguf"},
       {"SplitText", key("split.count", gguf_value(kGgufString, gguf_string("3"))),
        "\"split.count\" is of type string"},
   };

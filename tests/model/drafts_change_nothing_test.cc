@@ -55,7 +55,7 @@ class DraftsChangeNothing : public testing::PerBackend {
     model::LoadOptions options;
     options.kv_memory_bytes = 64 << 20;
     options.max_sequences = 16;
-    return testing::load(entry.model_path, entry.draft_path, backend(), options);
+    return testing::load(entry.model_path, entry.draft_path(), backend(), options);
   }
   std::unique_ptr<model::Model> load_demo() const {
     model::LoadOptions options;
@@ -85,7 +85,7 @@ std::vector<Sequence> sweep(const std::vector<TokenId>& prompt, int num_tokens) 
 TEST_P(DraftsChangeNothing, EveryKAndChunkOnTinyModels) {
   int models = 0;
   for (const auto& entry : testing::golden_models()) {
-    if (entry.draft_path.empty()) continue;
+    if (entry.draft_path().empty()) continue;
     SCOPED_TRACE(entry.model_path);
     const auto model = load_tiny(entry);
     if (model == nullptr) continue;
@@ -102,7 +102,7 @@ TEST_P(DraftsChangeNothing, EveryKAndChunkOnTinyModels) {
 
 TEST_P(DraftsChangeNothing, SampledTextKeepsItsSeed) {
   for (const auto& entry : testing::golden_models()) {
-    if (entry.draft_path.empty()) continue;
+    if (entry.draft_path().empty()) continue;
     SCOPED_TRACE(entry.model_path);
     const auto model = load_tiny(entry);
     if (model == nullptr) continue;
@@ -119,7 +119,7 @@ TEST_P(DraftsChangeNothing, SampledTextKeepsItsSeed) {
 TEST_P(DraftsChangeNothing, RandomBatchesOnTinyModels) {
   std::vector<std::unique_ptr<model::Model>> models;
   for (const auto& entry : testing::golden_models()) {
-    if (entry.draft_path.empty()) continue;
+    if (entry.draft_path().empty()) continue;
     auto model = load_tiny(entry);
     if (model != nullptr) models.push_back(std::move(model));
   }

@@ -1,4 +1,4 @@
-// Every tiny GGUF model against what the reference implementation computed on its weights.
+// Every tiny model against what the reference implementation computed on its weights.
 // The tensors of a golden file: tests/data/goldens/README.md.
 
 #include <gtest/gtest.h>
@@ -80,29 +80,47 @@ class TinyGolden : public testing::PerBackend {
     Tolerance tolerance;
   };
 
+  using Check = std::function<void(const Context&, const std::string&)>;
+
   /// Runs `check` on every prompt of every model that loads.
-  void for_each_prompt(bool with_drafter,
-                       const std::function<void(const Context&, const std::string&)>& check) {
-    int models = 0;
+  void for_each_prompt(const Check& check) {
     for (const GoldenModel& entry : testing::golden_models()) {
-      SCOPED_TRACE(entry.model_path);
-      if (with_drafter && entry.draft_path.empty()) continue;
-      model::LoadOptions options;
-      options.kv_memory_bytes = kPageBudget;
-      auto model = testing::load(entry.model_path, entry.draft_path, backend(), options);
-      if (model == nullptr) continue;
-      ++models;
-      const Golden golden(entry.golden_path);
-      const Tolerance tolerance =
-          testing::tiny_tolerance(GetParam(), testing::is_quantized(entry.model_path));
-      for (const std::string& prompt : golden.prompts()) {
-        SCOPED_TRACE(prompt);
-        check({*model, golden, tolerance}, prompt);
-      }
+      run(entry, entry.draft_path(), model::DraftHead::kAuto, check);
     }
-    EXPECT_GT(models, 0) << "no model of " << testing::data_dir() << " was tested";
+    EXPECT_GT(models_, 0) << "no model of " << testing::data_dir() << " was tested";
   }
 
+  /// The same with every drafter of each model.
+  void for_each_drafter(model::DraftHead head, const Check& check) {
+    for (const GoldenModel& entry : testing::golden_models()) {
+      for (const std::string& drafter : entry.draft_paths) run(entry, drafter, head, check);
+    }
+    EXPECT_GT(models_, 0) << "no model of " << testing::data_dir() << " was tested";
+  }
+
+  void run(const GoldenModel& entry, const std::string& drafter, model::DraftHead head,
+           const Check& check) {
+    SCOPED_TRACE(entry.model_path + " with " + drafter);
+    model::LoadOptions options;
+    options.kv_memory_bytes = kPageBudget;
+    options.draft_head = head;
+    const auto model = testing::load(entry.model_path, drafter, backend(), options);
+    if (model == nullptr) return;
+    ++models_;
+    const Golden golden(entry.golden_path);
+    const testing::Weights weights = testing::weights_of(entry.model_path);
+    for (const std::string& prompt : golden.prompts()) {
+      SCOPED_TRACE(prompt);
+      const std::size_t size = golden.ids(prompt + "ids").size();
+      check({*model, golden, testing::tiny_tolerance(GetParam(), weights, size)}, prompt);
+    }
+  }
+
+  /// The six drafts after a prompt, and the hidden row of each, against the golden's of `head`.
+  void check_drafts(const Context& c, const std::string& p, const std::string& head);
+
+  int models_ = 0;
+  int rounds_ = 0;
   Difference worst_;
 };
 
@@ -110,7 +128,7 @@ TEST_P(TinyGolden, LogitsOfEveryPrompt) {
   int rows = 0;
   int ties = 0;
   float widest_tie = 0;
-  for_each_prompt(false, [&](const Context& c, const std::string& p) {
+  for_each_prompt([&](const Context& c, const std::string& p) {
     const auto ids = c.golden.ids(p + "ids");
     auto scored = c.model.score(ids, 64, 0);
     ASSERT_TRUE(scored.ok()) << scored.status().message();
@@ -140,7 +158,7 @@ TEST_P(TinyGolden, LogitsOfEveryPrompt) {
 }
 
 TEST_P(TinyGolden, HiddenStateAfterThePrompt) {
-  for_each_prompt(false, [&](const Context& c, const std::string& p) {
+  for_each_prompt([&](const Context& c, const std::string& p) {
     const auto slot = run_prompt(c.model, c.golden.ids(p + "ids"), 0);
     const Difference d = difference(slot.hidden, c.golden.floats(p + "hN"));
     worst_ = {std::max(worst_.max, d.max), std::max(worst_.rms, d.rms)};
@@ -157,7 +175,7 @@ TEST_P(TinyGolden, HiddenStateAfterThePrompt) {
 TEST_P(TinyGolden, GreedyTokens) {
   int ties = 0;
   float widest_tie = 0;
-  for_each_prompt(false, [&](const Context& c, const std::string& p) {
+  for_each_prompt([&](const Context& c, const std::string& p) {
     const auto expected = c.golden.ids(p + "greedy");
     const auto gaps = c.golden.floats(p + "greedy_gap");
     testing::Driver driver(c.model);
@@ -180,38 +198,49 @@ TEST_P(TinyGolden, GreedyTokens) {
   std::cout << ties << " near-ties fell the other way, gap at most " << widest_tie << "\n";
 }
 
-TEST_P(TinyGolden, DraftsOfTheDenseHead) {
-  int rounds = 0;
-  for_each_prompt(true, [&](const Context& c, const std::string& p) {
-    const std::string q = p + "draft.dense.";
-    if (!c.golden.has(q + "ids")) return;
-    const auto prompt = c.golden.ids(p + "ids");
-    const auto expected = c.golden.ids(q + "ids");
-    const auto gaps = c.golden.floats(q + "gap");
-    const auto hidden = c.golden.floats(q + "u");
-    const std::size_t width = hidden.size() / expected.size();
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      SCOPED_TRACE(i);
-      const auto slot = run_prompt(c.model, prompt, static_cast<int>(i) + 1);
-      if (slot.token != c.golden.ids(p + "greedy")[0]) {
-        EXPECT_LE(c.golden.floats(p + "greedy_gap")[0], c.tolerance.token_gap);
-        return;
-      }
-      const Difference d =
-          difference(slot.draft_hidden, std::span(hidden).subspan(i * width, width));
-      worst_ = {std::max(worst_.max, d.max), std::max(worst_.rms, d.rms)};
-      EXPECT_LE(d.rms, c.tolerance.hidden_rms);
-      if (c.tolerance.hidden_max > 0) {
-        EXPECT_LE(d.max, c.tolerance.hidden_max);
-      }
-      ASSERT_EQ(slot.drafts.size(), i + 1);
-      ++rounds;
-      if (slot.drafts[i] == expected[i]) continue;
-      EXPECT_LE(gaps[i], c.tolerance.token_gap) << slot.drafts[i] << " not " << expected[i];
+void TinyGolden::check_drafts(const Context& c, const std::string& p, const std::string& head) {
+  const std::string q = p + "draft." + head + ".";
+  if (!c.golden.has(q + "ids")) return;
+  const auto prompt = c.golden.ids(p + "ids");
+  const auto expected = c.golden.ids(q + "ids");
+  const auto gaps = c.golden.floats(q + "gap");
+  const auto hidden = c.golden.floats(q + "u");
+  const std::size_t width = hidden.size() / expected.size();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(i);
+    const auto slot = run_prompt(c.model, prompt, static_cast<int>(i) + 1);
+    if (slot.token != c.golden.ids(p + "greedy")[0]) {
+      EXPECT_LE(c.golden.floats(p + "greedy_gap")[0], c.tolerance.token_gap);
       return;
     }
+    const Difference d = difference(slot.draft_hidden, std::span(hidden).subspan(i * width, width));
+    worst_ = {std::max(worst_.max, d.max), std::max(worst_.rms, d.rms)};
+    EXPECT_LE(d.rms, c.tolerance.hidden_rms);
+    if (c.tolerance.hidden_max > 0) {
+      EXPECT_LE(d.max, c.tolerance.hidden_max);
+    }
+    ASSERT_EQ(slot.drafts.size(), i + 1);
+    ++rounds_;
+    if (slot.drafts[i] == expected[i]) continue;
+    EXPECT_LE(gaps[i], c.tolerance.token_gap) << slot.drafts[i] << " not " << expected[i];
+    return;
+  }
+}
+
+TEST_P(TinyGolden, DraftsOfTheDenseHead) {
+  for_each_drafter(model::DraftHead::kDense, [&](const Context& c, const std::string& p) {
+    ASSERT_FALSE(c.model.drafts_by_centroids());
+    check_drafts(c, p, "dense");
   });
-  std::cout << rounds << " draft steps, largest hidden difference " << worst_.max << ", RMS "
+  std::cout << rounds_ << " draft steps, largest hidden difference " << worst_.max << ", RMS "
+            << worst_.rms << "\n";
+}
+
+TEST_P(TinyGolden, DraftsOfTheCentroidHead) {
+  for_each_drafter(model::DraftHead::kAuto, [&](const Context& c, const std::string& p) {
+    if (c.model.drafts_by_centroids()) check_drafts(c, p, "centroid");
+  });
+  std::cout << rounds_ << " draft steps, largest hidden difference " << worst_.max << ", RMS "
             << worst_.rms << "\n";
 }
 

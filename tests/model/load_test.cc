@@ -164,8 +164,8 @@ INSTANTIATE_TEST_SUITE_P(
                 core::Code::kUnimplemented, "architecture \"llama\" is not supported"},
         Refusal{"NoArchitecture", erase_target("general.architecture"), core::Code::kNotFound,
                 "general.architecture"},
-        Refusal{"MixtureOfExperts", set_target("gemma4.expert_count", u32(8)),
-                core::Code::kUnimplemented, "mixture-of-experts model (8 experts)"},
+        Refusal{"ExpertsWithoutTheirNumber", set_target("gemma4.expert_count", u32(8)),
+                core::Code::kNotFound, "gemma4.expert_used_count"},
         Refusal{"NoLayerCount", erase_target("gemma4.block_count"), core::Code::kNotFound,
                 "gemma4.block_count"},
         Refusal{"ZeroLayers", set_target("gemma4.block_count", u32(0)), core::Code::kDataLoss,
@@ -198,7 +198,8 @@ INSTANTIATE_TEST_SUITE_P(
                 core::Code::kDataLoss, "must be 0 to 4, but is 5"},
         Refusal{"SharedHeadsDiffer",
                 set_target("gemma4.attention.head_count_kv", std::vector<std::int32_t>{1, 1, 2, 1}),
-                core::Code::kDataLoss, "layer 2 has 2 KV heads, but shares the KV of layer 0"},
+                core::Code::kDataLoss,
+                "layer 2 has 2 KV heads of size 32, but shares the KV of layer 0"},
         Refusal{"EpsilonZero", set_target("gemma4.attention.layer_norm_rms_epsilon", 0.0F),
                 core::Code::kDataLoss, "layer_norm_rms_epsilon"},
         Refusal{
@@ -229,8 +230,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "tensor \"blk.1.ffn_down.weight\" has 64 x 32 values, expected 32 x 64"},
         Refusal{"NormAsMatrix", reshape("blk.0.attn_norm.weight", {2, 16}), core::Code::kDataLoss,
                 "tensor \"blk.0.attn_norm.weight\" has 2 x 16 values, expected 1 x 32"},
-        Refusal{"NormAsF16", retype("blk.0.attn_norm.weight", 1), core::Code::kDataLoss,
-                "tensor \"blk.0.attn_norm.weight\" must be F32, but is F16"},
+        Refusal{"NormAsI32", retype("blk.0.attn_norm.weight", 26), core::Code::kDataLoss,
+                "tensor \"blk.0.attn_norm.weight\" must be F32, F16 or BF16, but is I32"},
         Refusal{"IntegerMatrix", retype("blk.0.ffn_up.weight", 26), core::Code::kUnimplemented,
                 "blk.0.ffn_up.weight"},
         Refusal{"ScaleNotFinite",
@@ -244,11 +245,11 @@ INSTANTIATE_TEST_SUITE_P(
                   target.set_f32("rope_freqs.weight", {32}, std::vector<float>(32, -1.0F));
                 },
                 core::Code::kDataLoss, "\"rope_freqs.weight\" holds a factor"},
-        Refusal{"FusedQkv",
+        Refusal{"JoinedQkvOfAnotherSize",
                 [](GgufContents& target, GgufContents&) {
                   target.set_f32("blk.0.attn_qkv.weight", {1}, {0});
                 },
-                core::Code::kUnimplemented, "\"blk.0.attn_qkv.weight\" joins q, k and v"},
+                core::Code::kDataLoss, "\"blk.0.attn_qkv.weight\" has 1 x 1 values, expected"},
         Refusal{"SomeFullLayersLackV",
                 [](GgufContents& target, GgufContents&) {
                   target.keys["gemma4.attention.shared_kv_layers"] = std::uint32_t{0};
@@ -295,10 +296,10 @@ INSTANTIATE_TEST_SUITE_P(
                 core::Code::kDataLoss, "must be 4 (every layer of a drafter), but is 0"},
         Refusal{"TargetAsDrafter",
                 [](GgufContents& target, GgufContents& drafter) { drafter = target; },
-                core::Code::kFailedPrecondition, "holds a target model (gemma4), not a drafter"},
+                core::Code::kFailedPrecondition, "is a target (gemma4), not a drafter"},
         Refusal{"DrafterAsTarget",
                 [](GgufContents& target, GgufContents& drafter) { target = drafter; },
-                core::Code::kFailedPrecondition, "holds a drafter (gemma4-assistant)"}),
+                core::Code::kFailedPrecondition, "is a drafter (gemma4-assistant)"}),
     refusal_name);
 
 TEST(Loader, RefusesOptionsThatCannotRun) {

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include "tandem/formats/gguf.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
 #include "tandem/kernels/reference/reference_backend.h"
+#include "tandem/model/model_files.h"
 
 namespace tandem::testing {
 namespace fs = std::filesystem;
@@ -31,27 +31,55 @@ std::unique_ptr<kernels::Backend> make_backend(std::string_view name, int thread
   return std::move(backend).value();
 }
 
+namespace {
+
+/// `name` without the ending that tells how weights are stored: "tiny-e-fp8" is a "tiny-e".
+std::string base_name(const std::string& name, std::initializer_list<std::string_view> endings) {
+  for (const std::string_view ending : endings) {
+    if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
+  }
+  return name;
+}
+
+GoldenModel golden_model(const fs::path& path) {
+  const fs::path root = path.parent_path();
+  const bool is_file = path.extension() == ".gguf";
+  const std::string stem = is_file ? path.stem() : path.filename();
+  GoldenModel model;
+  model.model_path = path;
+  std::vector<fs::path> drafters;
+  if (is_file) {
+    model.name = base_name(stem, {"-F32", "-BF16", "-F16"});
+    const std::size_t dash = stem.rfind('-');
+    drafters.push_back(root / (stem.substr(0, dash) + "-assistant" + stem.substr(dash) + ".gguf"));
+    drafters.push_back(root / (model.name + "-assistant"));
+  } else {
+    model.name = stem;
+    const std::string base = base_name(stem, {"-fp8", "-nvfp4"});
+    drafters.push_back(root / (base + "-assistant"));
+    drafters.push_back(root / (base + "-assistant-F16.gguf"));
+  }
+  for (const fs::path& drafter : drafters) {
+    if (fs::exists(drafter)) model.draft_paths.push_back(drafter);
+  }
+  return model;
+}
+
+}  // namespace
+
 std::vector<GoldenModel> golden_models() {
   std::vector<GoldenModel> models;
   const fs::path root = data_dir();
   for (const auto& entry : fs::directory_iterator(root / "tiny")) {
-    const std::string stem = entry.path().stem();
-    if (entry.path().extension() != ".gguf" || stem.find("-assistant") != std::string::npos) {
-      continue;
-    }
-    const std::size_t dash = stem.rfind('-');
-    std::string golden = stem;
-    for (std::string_view suffix : {"-F32", "-BF16", "-F16"}) {
-      if (stem.ends_with(suffix)) golden = stem.substr(0, dash);
-    }
-    const fs::path golden_path = root / "goldens/tiny" / (golden + ".safetensors");
-    if (!fs::exists(golden_path)) {
+    if (entry.path().filename().string().find("-assistant") != std::string::npos) continue;
+    if (!entry.is_directory() && entry.path().extension() != ".gguf") continue;
+    GoldenModel model = golden_model(entry.path());
+    model.golden_path = root / "goldens/tiny" / (model.name + ".safetensors");
+    if (!fs::exists(model.golden_path)) {
       std::cout << "no golden for " << entry.path() << "\n";
       continue;
     }
-    const fs::path draft =
-        root / "tiny" / (stem.substr(0, dash) + "-assistant" + stem.substr(dash) + ".gguf");
-    models.push_back({golden, golden_path, entry.path(), fs::exists(draft) ? draft.string() : ""});
+    models.push_back(std::move(model));
   }
   std::sort(models.begin(), models.end(),
             [](const auto& a, const auto& b) { return a.model_path < b.model_path; });
@@ -73,13 +101,21 @@ std::unique_ptr<model::Model> load(const std::string& target, const std::string&
   return nullptr;
 }
 
-bool is_quantized(const std::string& gguf_path) {
-  auto file = formats::GgufFile::open(gguf_path);
-  EXPECT_TRUE(file.ok());
-  const auto tensors = file->tensors();
-  return std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
-    return core::is_block_quantized(tensor.view.dtype);
-  });
+Weights weights_of(const std::string& model_path) {
+  const auto files = model::ModelFiles::open(model_path);
+  EXPECT_TRUE(files.ok()) << files.status().message();
+  bool is_quantized = false;
+  bool has_experts = false;
+  for (const auto& tensor : (*files)->tensors()) {
+    // The scales of NVFP4 weights have that type, too.
+    const bool is_scale = tensor.name.find("scale") != std::string_view::npos;
+    const core::DType dtype = tensor.view->dtype;
+    if (dtype == core::DType::kF8E4M3 && !is_scale) return Weights::kFp8;
+    is_quantized = is_quantized || core::is_block_quantized(dtype) || dtype == core::DType::kU8;
+    has_experts = has_experts || tensor.view->rank == 3;
+  }
+  if (!is_quantized) return Weights::kPlain;
+  return has_experts ? Weights::kExperts : Weights::kQuantized;
 }
 
 TokenId argmax(std::span<const float> values) {

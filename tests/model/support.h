@@ -37,15 +37,18 @@ class PerBackend : public ::testing::TestWithParam<std::string> {
   INSTANTIATE_TEST_SUITE_P(prefix, suite, ::testing::Values("reference", "cpu"), \
                            [](const auto& info) { return info.param; })
 
-/// A tiny GGUF model with what the reference implementation computed on the same weights.
+/// A tiny model with what the reference implementation computed on the same weights.
 struct GoldenModel {
-  std::string name;         ///< of the golden
-  std::string golden_path;  ///< .safetensors
-  std::string model_path;
-  std::string draft_path;  ///< empty: none
+  std::string name;                      ///< of the golden
+  std::string golden_path;               ///< .safetensors
+  std::string model_path;                ///< GGUF file or Hugging Face directory
+  std::vector<std::string> draft_paths;  ///< of either kind
+
+  /// The first drafter, or empty.
+  std::string draft_path() const { return draft_paths.empty() ? "" : draft_paths.front(); }
 };
 
-/// Every GGUF target of the data directory that has a golden: of its own name, or for files of
+/// Every target of the data directory that has a golden: of its own name, or for GGUF files of
 /// unquantized weights of the name without the type.
 std::vector<GoldenModel> golden_models();
 
@@ -55,8 +58,14 @@ std::unique_ptr<model::Model> load(const std::string& target, const std::string&
                                    std::unique_ptr<kernels::Backend> backend,
                                    model::LoadOptions options = {});
 
-/// True if the file has block-quantized weights, so that integer backends round activations.
-bool is_quantized(const std::string& gguf_path);
+/// How a model's linears are stored, which decides how their inputs are rounded.
+enum class Weights {
+  kPlain,      ///< not rounded
+  kQuantized,  ///< in blocks: integer backends round inputs
+  kExperts,    ///< the same with a router, which may choose another expert for it
+  kFp8,        ///< every backend rounds inputs to e4m3
+};
+Weights weights_of(const std::string& model_path);
 
 /// Index of the largest of `count` values.
 TokenId argmax(std::span<const float> values);

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "support.h"
+
 namespace tandem::testing {
 
 /// How far a backend may be from the f32 reference implementation on the tiny models;
@@ -17,15 +19,26 @@ struct Tolerance {
   float prompt_gap = 0;  ///< of the likeliest token after each row of a prompt
 };
 
-/// `rounds_activations`: the file has quantized weights, which cpu multiplies with int8 codes.
-///
 /// Prompts have rows of random tokens, some of which are far more sensitive than generated ones:
 /// cpu differs in 129 of 4,870 rows, at gaps up to 0.241 (tiny-e2-Q8_0, row 126 of p150, whose
 /// logits are 0.14 RMS off) and 0.121, all others below 0.1. Generated tokens differ at gaps up to
-/// 0.065.
-inline Tolerance tiny_tolerance(std::string_view backend, bool rounds_activations) {
-  if (backend == "reference") return {1e-4F, 1e-4F, 1e-4F, 1e-4F, 1e-3F, 1e-3F};
-  if (!rounds_activations) return {0, 0.05F, 0, 0.05F, 0.02F, 0.02F};  // f16 KV
+/// 0.065. Rounded inputs of a router may choose another expert: gaps up to 0.739.
+///
+/// FP8 is not continuous: the last bit of an activation can move an e4m3 code and with it all later
+/// rows of the prompt (spec/formats.md section 8). Only prompts of a few tokens are compared
+/// closely. On long ones reference differs in 4 of 550 rows, RMS 0.155 and gap 0.455 at most; cpu,
+/// whose cache is f16, RMS 0.207 and gap 0.594.
+inline Tolerance tiny_tolerance(std::string_view backend, Weights weights,
+                                std::size_t prompt_size) {
+  constexpr std::size_t kFewTokens = 8;
+  const bool is_reference = backend == "reference";
+  if (weights == Weights::kFp8 && prompt_size > kFewTokens) {
+    return {0, 0.25F, 0, 0.25F, 0.6F, 0.6F};
+  }
+  if (is_reference && weights == Weights::kFp8) return {1e-3F, 1e-3F, 1e-3F, 1e-3F, 1e-2F, 1e-2F};
+  if (is_reference) return {1e-4F, 1e-4F, 1e-4F, 1e-4F, 1e-3F, 1e-3F};
+  if (weights == Weights::kPlain) return {0, 0.05F, 0, 0.05F, 0.02F, 0.02F};  // f16 KV
+  if (weights == Weights::kExperts) return {0, 0.2F, 0, 0.2F, 0.75F, 0.75F};
   return {0, 0.2F, 0, 0.2F, 0.1F, 0.3F};
 }
 

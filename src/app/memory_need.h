@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+
+#include "tandem/core/status.h"
+#include "tandem/model/model_files.h"
+
+namespace tandem::app {
+
+/// With which bounds a model would be served.
+struct ServeBounds {
+  int context = 65536;
+  int max_sequences = 32;
+  std::size_t kv_memory_bytes = std::size_t{2} << 30;
+};
+
+/// Memory that serving takes, in bytes. The workspace is that of the CPU backend; pages of it that
+/// no request ever needs stay untouched.
+struct MemoryNeed {
+  std::size_t weights = 0;    ///< packed
+  std::size_t in_file = 0;    ///< tables whose rows are read from the mapped files as needed
+  std::size_t kv = 0;         ///< all sequences at full context, or the KV budget if that is less
+  std::size_t kv_wished = 0;  ///< all sequences at full context
+  std::size_t workspace = 0;
+
+  std::size_t total() const { return weights + kv + workspace; }
+};
+
+/// KV bytes of one token in all layers of a kind that own KV, f16.
+std::size_t kv_bytes_per_token(const model::ModelConfig& config, kernels::AttentionKind kind);
+
+/// Adds up what serving a target with its drafter (null: none) takes, reading no weight but
+/// the table of a centroid head. Finds and checks every tensor on the way: fails as loading would.
+core::Result<MemoryNeed> memory_need(const model::ModelFiles& target,
+                                     const model::ModelFiles* drafter, const ServeBounds& bounds);
+
+}  // namespace tandem::app
