@@ -1,0 +1,87 @@
+// Any bytes as a schema, a regular expression, a GBNF grammar or a choice: refused with a sentence,
+// or compiled; then the mask must say of every token what accept() says along some text.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/grammar/compiler.h"
+#include "tandem/grammar/matcher.h"
+
+namespace {
+
+using namespace tandem;
+using tokenizer::TokenKind;
+
+/// All byte tokens, some longer ones, and the end.
+tokenizer::VocabData small_vocab() {
+  tokenizer::VocabData data;
+  const auto add = [&data](std::string token, TokenKind kind) {
+    data.tokens.push_back(std::move(token));
+    data.kinds.push_back(kind);
+  };
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    add(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">", TokenKind::kByte);
+  }
+  for (const char* token : {"<eos>", "<bos>", "<|channel>", "<channel|>"}) {
+    add(token, TokenKind::kControl);
+  }
+  for (const char* token : {"a", "aa", "ab", "\"", "\":", "\",", "\"}", "{\"", "[[", "]}", "true",
+                            "12", "-1", "\xC3\xA9", "\xE2\x96\x81", "\\u00", "abc\"", "\n\n"}) {
+    add(token, TokenKind::kNormal);
+  }
+  data.eos = 256;
+  data.bos = 257;
+  return data;
+}
+
+void require(bool condition) {
+  if (!condition) __builtin_trap();
+}
+
+/// Follows the grammar by the bytes of `choices`.
+void walk(const std::shared_ptr<const grammar::Grammar>& compiled, std::string_view choices) {
+  grammar::TrieWalker walker;
+  grammar::Matcher matcher(compiled);
+  std::vector<std::uint32_t> mask(compiled->mask_words());
+  const auto is_set = [&mask](TokenId token) {
+    return (mask[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1U) != 0;
+  };
+  for (const char choice : choices.substr(0, 24)) {
+    if (matcher.is_finished() || !matcher.fill_mask(mask, walker).ok()) return;
+    std::vector<TokenId> allowed;
+    for (TokenId token = 0; token < compiled->trie().vocab_size(); ++token) {
+      grammar::Matcher ahead = matcher;
+      const bool accepts = ahead.accept(token);
+      require(!accepts || is_set(token));
+      if (accepts) allowed.push_back(token);
+    }
+    if (allowed.empty()) return;  // at the limits of an ambiguous grammar
+    require(matcher.accept(allowed[static_cast<unsigned char>(choice) % allowed.size()]));
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const auto tokenizer = tokenizer::Tokenizer::create(small_vocab());
+  static grammar::Compiler compiler(**tokenizer);
+  if (size < 1) return 0;
+  const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::size_t split = std::min(input.find('\0'), input.size());
+  grammar::Source source;
+  source.kind = static_cast<grammar::Source::Kind>(data[0] % 5);
+  source.text = input.substr(0, split);
+  if (source.kind == grammar::Source::Kind::kChoice) source.choices = {source.text, "b"};
+  if (data[0] >= 128) source.thought = {258, 259};
+  const auto compiled = compiler.compile(source);
+  if (!compiled.ok()) {
+    require(!compiled.status().message().empty());
+    return 0;
+  }
+  walk(*compiled, input.substr(std::min(split + 1, input.size())));
+  return 0;
+}

@@ -1,0 +1,133 @@
+#include "tandem/grammar/grammar.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace tandem::grammar {
+namespace {
+
+constexpr std::uint64_t kMaxMaskWork = 8'000'000;  // of one state's mask
+constexpr std::uint64_t kWarmUpWork = 3'000'000;   // of the masks made at once
+constexpr std::uint64_t kSlowWork = 50'000;        // masks of less are made when they are needed
+constexpr std::size_t kMaxMaskBytes = 8U << 20;    // kept per grammar
+
+}  // namespace
+
+std::size_t TrieWalker::begin(const TokenTrie& trie, std::size_t first_depth,
+                              const Configuration& start, const Pushdown& pushdown) {
+  const std::size_t num_levels = static_cast<std::size_t>(trie.max_depth()) - first_depth + 1;
+  if (levels_.size() < num_levels) levels_.resize(num_levels);
+  if (lone_.size() < num_levels) lone_.resize(num_levels);
+  const std::size_t num_nodes = pushdown.num_nodes();
+  levels_[0] = start;
+  levels_[0].num_nodes = num_nodes;
+  const bool is_lone = start.threads.size() == 1 && !start.is_complete && !start.has_left;
+  lone_[0] = is_lone ? start.threads[0].state : kNotLone;
+  lone_stack_ = is_lone ? start.threads[0].stack : 0;
+  lone_nodes_ = num_nodes;
+  return num_nodes;
+}
+
+Grammar::Grammar(Automaton automaton, std::shared_ptr<const TokenTrie> trie,
+                 std::vector<TokenId> ends)
+    : automaton_(std::move(automaton)),
+      trie_(std::move(trie)),
+      ends_(std::move(ends)),
+      masks_(static_cast<std::size_t>(automaton_.num_states())) {}
+
+core::Result<std::shared_ptr<const Grammar>> Grammar::create(const RuleSet& rules,
+                                                             std::shared_ptr<const TokenTrie> trie,
+                                                             std::vector<TokenId> ends) {
+  TANDEM_ASSIGN(Automaton automaton, Automaton::compile(rules));
+  std::shared_ptr<const Grammar> grammar(
+      new Grammar(std::move(automaton), std::move(trie), std::move(ends)));
+  grammar->warm_up();
+  return grammar;
+}
+
+std::shared_ptr<const StateMask> Grammar::make_mask(std::int32_t state, TrieWalker& walker,
+                                                    std::uint64_t& work) const {
+  Pushdown pushdown(automaton_);
+  Configuration start;
+  start.threads.push_back({state, kOpenStack});
+  auto mask = std::make_shared<StateMask>();
+  std::vector<std::uint32_t>& bits = walker.bits_;
+  bits.assign(mask_words(), 0U);
+  std::size_t num_tokens = 0;
+  const auto add = [&](TokenId token) {
+    bits[static_cast<std::size_t>(token) / 32] |= 1U << (token % 32);
+    ++num_tokens;
+  };
+  std::vector<TokenId> special;
+  pushdown.list_tokens(start, special);
+  pushdown.truncate(0);
+  for (const TokenId token : special) add(token);
+  const bool is_whole =
+      walker.walk(*trie_, 0, start, pushdown, kMaxMaskWork, add, [&](std::int32_t node) {
+        const TokenTrie::Node& at = trie_->nodes()[static_cast<std::size_t>(node)];
+        if (at.end > node + 1) mask->exits.push_back(node);
+      });
+  work += pushdown.work();
+  if (!is_whole) return nullptr;
+  if (num_tokens > mask_words()) {  // a list would be larger than the bits
+    mask->bits = bits;
+    return mask;
+  }
+  for (std::size_t word = 0; word < bits.size(); ++word) {
+    for (std::uint32_t rest = bits[word]; rest != 0; rest &= rest - 1) {
+      mask->tokens.push_back(static_cast<TokenId>(word * 32) + std::countr_zero(rest));
+    }
+  }
+  return mask;
+}
+
+void Grammar::keep(std::int32_t state, std::shared_ptr<const StateMask> mask) const {
+  const std::lock_guard lock(mutex_);
+  if (mask_bytes_ + mask->bytes() > kMaxMaskBytes) {
+    std::fill(masks_.begin(), masks_.end(), nullptr);
+    mask_bytes_ = 0;
+  }
+  mask_bytes_ += mask->bytes();
+  masks_[static_cast<std::size_t>(state)] = std::move(mask);
+}
+
+std::shared_ptr<const StateMask> Grammar::mask_of(std::int32_t state, TrieWalker& walker) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto& mask = masks_[static_cast<std::size_t>(state)]) return mask;
+  }
+  std::uint64_t work = 0;
+  auto mask = make_mask(state, walker, work);
+  if (mask != nullptr) keep(state, mask);
+  return mask;
+}
+
+std::uint64_t Grammar::most_work(std::int32_t state) const {
+  std::uint64_t work = 0;
+  const auto nodes = trie_->nodes();
+  for (std::size_t i = 1; i < nodes.size(); i = static_cast<std::size_t>(nodes[i].end)) {
+    if (automaton_.first(state).test(automaton_.class_of(nodes[i].byte))) {
+      work += static_cast<std::uint64_t>(nodes[i].end) - i;
+    }
+  }
+  return work;
+}
+
+void Grammar::warm_up() const {
+  TrieWalker walker;
+  std::uint64_t work = 0;
+  for (const std::int32_t state : automaton_.reachable()) {
+    if (work > kWarmUpWork) return;
+    if (most_work(state) < kSlowWork) continue;
+    if (auto mask = make_mask(state, walker, work)) keep(state, std::move(mask));
+  }
+}
+
+std::size_t Grammar::bytes() const {
+  const std::lock_guard lock(mutex_);
+  const auto states = static_cast<std::size_t>(automaton_.num_states());
+  return mask_bytes_ + states * (automaton_.num_classes() * 4 + sizeof(ClassSet) + 32);
+}
+
+}  // namespace tandem::grammar

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "tandem/core/status.h"
+#include "tandem/core/units.h"
+#include "tandem/grammar/automaton.h"
+#include "tandem/grammar/pushdown.h"
+#include "tandem/grammar/token_trie.h"
+
+namespace tandem::grammar {
+
+/// Walks configurations down the trie of tokens. Scratch, reused from walk to walk. Thread: one.
+class TrieWalker {
+ public:
+  /// Calls on_token(id) for the tokens below `node` whose bytes from there on `start` can read, and
+  /// on_left(node) where it has left its open stack. False when `pushdown` has done more than
+  /// max_work before the end. Nodes that the walk pushes are forgotten.
+  template <typename OnToken, typename OnLeft>
+  bool walk(const TokenTrie& trie, std::int32_t node, const Configuration& start,
+            Pushdown& pushdown, std::uint64_t max_work, OnToken on_token, OnLeft on_left);
+
+ private:
+  static constexpr std::int32_t kNotLone = -2;
+
+  /// Sets level 0 to `start`; the number of nodes of the pushdown.
+  std::size_t begin(const TokenTrie& trie, std::size_t first_depth, const Configuration& start,
+                    const Pushdown& pushdown);
+  /// The next state where the level above is one thread in the start's stack and stays so: nearly
+  /// all steps of a large walk. -1: no such byte; kNotLone: levels_[level - 1] is to be advanced.
+  std::int32_t step_lone(const Automaton& automaton, std::size_t level, std::uint8_t byte);
+
+  friend class Grammar;
+
+  std::vector<Configuration> levels_;  // by depth below the start
+  std::vector<std::uint32_t> bits_;    // of a mask in the making
+  std::vector<std::int32_t> lone_;     // the only thread's state, or kNotLone: see levels_
+  std::int32_t lone_stack_ = 0;
+  std::size_t lone_nodes_ = 0;
+};
+
+inline std::int32_t TrieWalker::step_lone(const Automaton& automaton, std::size_t level,
+                                          std::uint8_t byte) {
+  lone_[level] = kNotLone;
+  const std::int32_t state = lone_[level - 1];
+  if (state == kNotLone) return kNotLone;
+  if (!automaton.has_calls(state)) {
+    const std::int32_t next = automaton.next(state, automaton.class_of(byte));
+    if (next < 0) return -1;
+    if (!automaton.accepts(next) && !automaton.only_calls(next)) return lone_[level] = next;
+  }
+  Configuration& above = levels_[level - 1];
+  above.clear();
+  above.threads.push_back({state, lone_stack_});
+  above.num_nodes = lone_nodes_;
+  return kNotLone;
+}
+
+/// What may follow in one state, whatever called its rule: computed once, by a walk over all
+/// tokens.
+struct StateMask {
+  std::vector<std::uint32_t> bits;  ///< of tokens, as fill_mask() has them; empty: `tokens` instead
+  std::vector<TokenId> tokens;      ///< if they are few
+  std::vector<std::int32_t> exits;  ///< nodes of the trie whose bytes may end the rule
+
+  std::size_t bytes() const { return 4 * (bits.size() + tokens.size() + exits.size()) + 64; }
+};
+
+/// A compiled grammar over a vocabulary, shared by the requests that use it. Its text ends with one
+/// of the vocabulary's end tokens. Immutable but for the cache of masks. Thread: any.
+class Grammar {
+ public:
+  /// kInvalidArgument: see Automaton::compile. Masks that take long are made at once, within a
+  /// bounded time.
+  static core::Result<std::shared_ptr<const Grammar>> create(const RuleSet& rules,
+                                                             std::shared_ptr<const TokenTrie> trie,
+                                                             std::vector<TokenId> ends);
+
+  const Automaton& automaton() const { return automaton_; }
+  const TokenTrie& trie() const { return *trie_; }
+  std::span<const TokenId> ends() const { return ends_; }
+  /// Words of a mask over the vocabulary.
+  std::size_t mask_words() const {
+    return (static_cast<std::size_t>(trie_->vocab_size()) + 31) / 32;
+  }
+
+  /// The state's mask from the cache, or null after more work than a step may take.
+  std::shared_ptr<const StateMask> mask_of(std::int32_t state, TrieWalker& walker) const;
+
+  /// Memory of automaton and masks, about.
+  std::size_t bytes() const;
+
+ private:
+  Grammar(Automaton automaton, std::shared_ptr<const TokenTrie> trie, std::vector<TokenId> ends);
+  std::shared_ptr<const StateMask> make_mask(std::int32_t state, TrieWalker& walker,
+                                             std::uint64_t& work) const;
+  void keep(std::int32_t state, std::shared_ptr<const StateMask> mask) const;
+  /// Nodes of the trie that a walk from the state could visit.
+  std::uint64_t most_work(std::int32_t state) const;
+  /// Makes the masks that take long, those first that a text meets first.
+  void warm_up() const;
+
+  Automaton automaton_;
+  std::shared_ptr<const TokenTrie> trie_;  // shared by all grammars of the vocabulary
+  std::vector<TokenId> ends_;
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const StateMask>> masks_;  // by state; shared with readers
+  mutable std::size_t mask_bytes_ = 0;
+};
+
+template <typename OnToken, typename OnLeft>
+bool TrieWalker::walk(const TokenTrie& trie, std::int32_t node, const Configuration& start,
+                      Pushdown& pushdown, std::uint64_t max_work, OnToken on_token,
+                      OnLeft on_left) {
+  const auto nodes = trie.nodes();
+  const std::size_t first_depth = nodes[static_cast<std::size_t>(node)].depth;
+  const std::size_t end = static_cast<std::size_t>(nodes[static_cast<std::size_t>(node)].end);
+  const std::size_t num_nodes = begin(trie, first_depth, start, pushdown);
+  const Automaton& automaton = pushdown.automaton();
+  const std::uint64_t work_end = pushdown.work() + max_work;
+  for (std::size_t i = static_cast<std::size_t>(node) + 1; i < end;) {
+    const TokenTrie::Node& at = nodes[i];
+    const std::size_t level = at.depth - first_depth;
+    pushdown.add_work(1);
+    if (pushdown.work() > work_end) break;
+    bool has_left = false, goes_on = true;
+    const std::int32_t next = step_lone(automaton, level, at.byte);
+    if (next == kNotLone) {
+      Configuration& above = levels_[level - 1];
+      pushdown.truncate(above.num_nodes);
+      pushdown.advance(above, at.byte, levels_[level]);
+      goes_on = !levels_[level].is_dead();
+      has_left = levels_[level].has_left;
+    } else {
+      goes_on = next >= 0;
+    }
+    if (!goes_on) {
+      i = static_cast<std::size_t>(at.end);
+      continue;
+    }
+    for (TokenId token = at.token; token >= 0; token = trie.next_same(token)) on_token(token);
+    if (has_left) on_left(static_cast<std::int32_t>(i));
+    ++i;
+  }
+  pushdown.truncate(num_nodes);
+  return pushdown.work() <= work_end;
+}
+
+}  // namespace tandem::grammar

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/grammar/rule_set.h"
+
+namespace tandem::grammar {
+
+/// Bounds of a number; infinite: none.
+struct NumberBounds {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool is_min_excluded = false;
+  bool is_max_excluded = false;
+
+  bool any() const {
+    return min != -std::numeric_limits<double>::infinity() ||
+           max != std::numeric_limits<double>::infinity();
+  }
+};
+
+/// The pieces of JSON as expressions of a rule set. Where JSON allows white space, they allow a
+/// space, or a new line with an indentation, so that no text can be white space for ever.
+/// `rules` must outlive the parts. Thread: one.
+class JsonParts {
+ public:
+  explicit JsonParts(RuleSet& rules);
+
+  ExprId space() { return rules_->rule(space_); }  ///< white space or none
+  ExprId comma() { return rules_->sequence({rules_->literal(","), space()}); }
+  ExprId value() { return rules_->rule(value_); }    ///< any value
+  ExprId object() { return rules_->rule(object_); }  ///< any object
+  ExprId array() { return rules_->rule(array_); }    ///< any array
+  /// Numbers of at most 18 digits before and behind the point and two of an exponent: any reader's
+  /// double holds them, and no text can be digits for ever.
+  ExprId number();
+  ExprId integer();
+  ExprId string();  ///< any string
+  /// A string of min to max characters (kUnbounded: no end).
+  ExprId string(int min, int max);
+  /// The one string of these bytes (UTF-8).
+  ExprId string_of(std::string_view text);
+  /// A string of none of these, spelled without escapes.
+  ExprId string_other_than(const std::vector<std::string>& names);
+
+  /// All integers within the bounds.
+  ExprId integer(const NumberBounds& bounds);
+  /// Numbers within the bounds without an exponent: all integers, and fractions n.f where all of
+  /// them are within, but for those of bounds that are no integers.
+  ExprId number(const NumberBounds& bounds);
+
+  /// { pairs } with white space; body: at least one pair.
+  ExprId braces(ExprId body, bool may_be_empty) { return enclosed("{", body, may_be_empty, "}"); }
+  ExprId brackets(ExprId body, bool may_be_empty) { return enclosed("[", body, may_be_empty, "]"); }
+  ExprId pair(ExprId key, ExprId value) {
+    return rules_->sequence({key, rules_->literal(":"), space(), value});
+  }
+  /// min to max (kUnbounded: no end) times `item`, with commas; min at least 1.
+  ExprId comma_list(ExprId item, int min, int max);
+
+ private:
+  ExprId enclosed(std::string_view open, ExprId body, bool may_be_empty, std::string_view close);
+  ExprId any_char();
+  ExprId digits(int min, int max);
+  ExprId digit(int first, int last);
+  ExprId natural(std::uint64_t min, std::optional<std::uint64_t> max);
+  ExprId natural_of_size(std::uint64_t min, std::uint64_t max, int size);
+  ExprId positive(const NumberBounds& bounds);
+
+  RuleSet* rules_;
+  RuleId space_ = 0, string_tail_ = 0, char_ = 0, value_ = 0, object_ = 0, array_ = 0;
+};
+
+/// A CharWriter: characters as they are spelled in a JSON string, escaped only where they must be.
+ExprId write_in_json_string(RuleSet& rules, const std::vector<CodePoints>& set);
+
+/// Appends a string's characters as JSON spells them, without the quotes.
+void append_escaped(std::string_view text, std::string& out);
+
+}  // namespace tandem::grammar

@@ -1,0 +1,479 @@
+#include "tandem/grammar/schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json/parse.hpp>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/grammar/json_parts.h"
+#include "tandem/grammar/regex.h"
+#include "tandem/grammar/schema_parts.h"
+
+namespace tandem::grammar {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kMaxSchemaDepth = 64;
+constexpr int kMaxNesting = 200;
+constexpr int kMaxExprs = 400'000;
+constexpr double kMaxCount = 100'000;  // more repetitions than any automaton may have
+
+const std::string kDate =
+    "([12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"
+    "02-(0[1-9]|1[0-9]|2[0-8]))|"
+    "([12][0-9](0[48]|[2468][048]|[13579][26])|(1[26]|2[048])00)-02-29)";
+const std::string kTime =
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"
+    "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+const std::string kByte = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+
+/// Patterns of the formats that are kept. Years are 1000 to 2999.
+const std::map<std::string, std::string, std::less<>> kFormats = {
+    {"date", kDate},
+    {"time", kTime},
+    {"date-time", kDate + "T" + kTime},
+    {"uuid", "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
+    {"email", "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\\.[A-Za-z0-9-]+)+"},
+    {"ipv4", "(" + kByte + "\\.){3}" + kByte},
+};
+
+core::Status refused(std::string_view what) {
+  return core::invalid_argument(
+      fmt::format("the schema asks for {}, which cannot be kept while generating", what));
+}
+
+int count(double n) {
+  return static_cast<int>(std::min(n, kMaxCount));
+}
+int count(const std::optional<double>& n) {
+  return n ? count(*n) : kUnbounded;
+}
+
+/// Writes the rules of a schema document.
+class SchemaWriter {
+ public:
+  explicit SchemaWriter(const json::value& root) : reader_(root), parts_(rules_), root_(&root) {}
+
+  core::Result<RuleSet> write() {
+    rules_.set_root(rule_of(*root_));
+    for (std::size_t i = 0; i < todo_.size(); ++i) {
+      const auto [schema, rule] = todo_[i];
+      SchemaParts parts;
+      TANDEM_TRY(reader_.add(*schema, parts));
+      TANDEM_ASSIGN(const ExprId expr, write_parts(std::move(parts), 0));
+      rules_.define(rule, expr);
+    }
+    return std::move(rules_);
+  }
+
+ private:
+  using Schemas = SchemaParts::Schemas;
+
+  /// The rule of a schema that others refer to; written later, so that references may go round.
+  RuleId rule_of(const json::value& schema) {
+    const auto it = known_.find(&schema);
+    if (it != known_.end()) return it->second;
+    const RuleId rule = rules_.declare("schema");
+    known_.emplace(&schema, rule);
+    todo_.emplace_back(&schema, rule);
+    return rule;
+  }
+
+  /// A value that satisfies all the schemas.
+  core::Result<ExprId> write_all(const Schemas& schemas, int depth) {
+    if (schemas.size() == 1) {
+      const std::string_view reference = SchemaReader::only_reference(*schemas[0]);
+      if (!reference.empty()) {
+        TANDEM_TRY(reader_.spend());
+        TANDEM_ASSIGN(const json::value* target, reader_.resolve(reference));
+        return rules_.rule(rule_of(*target));
+      }
+    }
+    SchemaParts parts;
+    for (const json::value* schema : schemas) TANDEM_TRY(reader_.add(*schema, parts));
+    return write_parts(std::move(parts), depth);
+  }
+
+  /// The same as a call, for values that stand in several places.
+  core::Result<ExprId> write_shared(const Schemas& schemas, int depth) {
+    TANDEM_ASSIGN(const ExprId expr, write_all(schemas, depth));
+    if (rules_.expr(expr).kind == RuleSet::Kind::kRule) return expr;
+    return rules_.rule(rules_.add_rule("part", expr));
+  }
+
+  core::Result<ExprId> write_parts(SchemaParts parts, int depth) {
+    if (depth > kMaxNesting || rules_.num_exprs() > kMaxExprs) {
+      return core::invalid_argument("the schema is too large or nested too deep");
+    }
+    if (parts.allows_nothing()) return rules_.nothing();
+    if (parts.alternatives != nullptr) return write_alternatives(std::move(parts), depth);
+    if (parts.values) return write_values(parts);
+    if (parts.types == kAllTypes && !parts.says_more()) return parts_.value();
+    std::vector<ExprId> ways;
+    if ((parts.types & kObjectType) != 0) {
+      TANDEM_ASSIGN(const ExprId object, write_object(parts, depth));
+      ways.push_back(object);
+    }
+    if ((parts.types & kArrayType) != 0) {
+      TANDEM_ASSIGN(const ExprId array, write_array(parts, depth));
+      ways.push_back(array);
+    }
+    if ((parts.types & kStringType) != 0) {
+      TANDEM_ASSIGN(const ExprId string, write_string(parts));
+      ways.push_back(string);
+    }
+    if ((parts.types & kIntegerType) != 0) ways.push_back(write_number(parts));
+    if ((parts.types & kBooleanType) != 0) {
+      ways.push_back(rules_.choice({rules_.literal("true"), rules_.literal("false")}));
+    }
+    if ((parts.types & kNullType) != 0) ways.push_back(rules_.literal("null"));
+    return rules_.choice(ways);
+  }
+
+  core::Result<ExprId> write_values(const SchemaParts& parts) {
+    if (parts.says_more()) {
+      return refused("enum or const together with other keywords than type");
+    }
+    std::vector<ExprId> ways;
+    for (const json::value& value : *parts.values) {
+      if ((type_of(value) & parts.types) != 0) ways.push_back(rules_.literal(to_json(value)));
+    }
+    return rules_.choice(ways);
+  }
+
+  core::Result<ExprId> write_alternatives(SchemaParts parts, int depth) {
+    const json::array& list = *std::exchange(parts.alternatives, nullptr);
+    const bool is_one_of = parts.is_one_of;
+    std::vector<SchemaParts> branches;
+    std::vector<ExprId> ways;
+    const bool says_nothing = parts.types == kAllTypes && !parts.values && !parts.says_more();
+    for (const json::value& schema : list) {
+      SchemaParts branch = parts;
+      TANDEM_TRY(reader_.add(schema, branch));
+      branches.push_back(branch);
+      if (says_nothing) {  // the branch alone, which may be a reference
+        TANDEM_ASSIGN(const ExprId way, write_all({&schema}, depth + 1));
+        ways.push_back(way);
+      } else {
+        TANDEM_ASSIGN(const ExprId way, write_parts(std::move(branch), depth + 1));
+        ways.push_back(way);
+      }
+    }
+    for (std::size_t i = 0; is_one_of && i < branches.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        TANDEM_ASSIGN(const bool is_disjoint, are_disjoint(branches[i], branches[j]));
+        if (!is_disjoint) return refused("oneOf with branches that may overlap (try anyOf)");
+      }
+    }
+    return rules_.choice(ways);
+  }
+
+  // ---- oneOf -----------------------------------------------------------------------------------
+
+  static bool are_disjoint_values(const std::vector<json::value>& a,
+                                  const std::vector<json::value>& b) {
+    return std::none_of(a.begin(), a.end(), [&](const json::value& value) {
+      return std::find(b.begin(), b.end(), value) != b.end();
+    });
+  }
+
+  /// Whether no value satisfies both, as far as can be seen: by types, listed values, or a required
+  /// property whose listed values differ.
+  core::Result<bool> are_disjoint(const SchemaParts& a, const SchemaParts& b) {
+    TANDEM_TRY(reader_.spend());
+    const unsigned common = a.types & b.types;
+    if (common == 0) return true;
+    if (a.values && b.values) return are_disjoint_values(*a.values, *b.values);
+    if (common != kObjectType) return false;
+    for (const std::string& name : a.required) {
+      if (std::find(b.required.begin(), b.required.end(), name) == b.required.end()) continue;
+      SchemaParts of_a, of_b;
+      for (const json::value* s : schemas_of(a, name)) TANDEM_TRY(reader_.add(*s, of_a));
+      for (const json::value* s : schemas_of(b, name)) TANDEM_TRY(reader_.add(*s, of_b));
+      if (of_a.values && of_b.values && are_disjoint_values(*of_a.values, *of_b.values)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // ---- scalars ---------------------------------------------------------------------------------
+
+  ExprId write_number(const SchemaParts& parts) {
+    const bool is_integer = (parts.types & kFractionType) == 0;
+    if (!parts.bounds.any()) return is_integer ? parts_.integer() : parts_.number();
+    return is_integer ? parts_.integer(parts.bounds) : parts_.number(parts.bounds);
+  }
+
+  core::Result<ExprId> write_string(const SchemaParts& parts) {
+    const bool has_length = parts.min_length > 0 || parts.max_length;
+    std::vector<std::string_view> format_patterns;
+    for (const std::string& name : parts.formats) {
+      const auto format = kFormats.find(name);
+      if (format != kFormats.end()) format_patterns.push_back(format->second);
+    }
+    const std::size_t num_patterns = parts.patterns.size() + format_patterns.size();
+    if (num_patterns > 1 || (num_patterns > 0 && has_length)) {
+      return refused("several of pattern, format, minLength and maxLength of one string");
+    }
+    if (num_patterns == 0) {
+      if (!has_length) return parts_.string();
+      if (parts.max_length && *parts.max_length < parts.min_length) return rules_.nothing();
+      return parts_.string(count(parts.min_length), count(parts.max_length));
+    }
+    const bool is_format = !format_patterns.empty();
+    TANDEM_ASSIGN(const ExprId body,
+                  read_regex(rules_, is_format ? format_patterns[0] : parts.patterns[0], is_format,
+                             write_in_json_string));
+    return rules_.sequence({rules_.literal("\""), body, rules_.literal("\"")});
+  }
+
+  // ---- arrays ----------------------------------------------------------------------------------
+
+  core::Result<ExprId> write_array(const SchemaParts& parts, int depth) {
+    const double min = parts.min_items;
+    if (parts.elements.empty() && min == 0 && !parts.max_items) return parts_.array();
+    std::size_t num_first = 0;
+    Schemas rest_schemas;
+    for (const auto& e : parts.elements) {
+      if (e.first != nullptr) num_first = std::max(num_first, e.first->size());
+      if (e.rest != nullptr) rest_schemas.push_back(e.rest);
+    }
+    std::vector<ExprId> first;
+    for (std::size_t i = 0; i < num_first; ++i) {
+      Schemas schemas;
+      for (const auto& e : parts.elements) {
+        if (e.first != nullptr && i < e.first->size()) {
+          schemas.push_back(&(*e.first)[i]);
+        } else if (e.rest != nullptr) {
+          schemas.push_back(e.rest);
+        }
+      }
+      TANDEM_ASSIGN(const ExprId element, write_all(schemas, depth + 1));
+      first.push_back(element);
+    }
+    TANDEM_ASSIGN(const ExprId rest, write_shared(rest_schemas, depth + 1));
+    const int max = count(parts.max_items);
+    if (max != kUnbounded && max < count(min)) return rules_.nothing();
+    if (max == 0)
+      return rules_.sequence({rules_.literal("["), parts_.space(), rules_.literal("]")});
+    return parts_.brackets(list_of(first, rest, std::max(count(min), 1), max), min == 0);
+  }
+
+  /// At least min (1 or more) and at most max elements: the first ones, then `rest`.
+  ExprId list_of(const std::vector<ExprId>& first, ExprId rest, int min, int max) {
+    const int num_first = static_cast<int>(first.size());
+    if (num_first == 0) return parts_.comma_list(rest, min, max);
+    const auto more = [&](ExprId element) {
+      return rules_.sequence({parts_.comma(), element});
+    };
+    ExprId tail = rules_.empty();
+    if (max == kUnbounded || max > num_first) {
+      tail = rules_.repeat(more(rest), std::max(0, min - num_first),
+                           max == kUnbounded ? kUnbounded : max - num_first);
+    }
+    for (int i = num_first - 1; i > 0; --i) {
+      if (max != kUnbounded && i >= max) continue;
+      tail = rules_.sequence({more(first[static_cast<std::size_t>(i)]), tail});
+      if (i >= min) tail = rules_.optional(tail);
+    }
+    return rules_.sequence({first[0], tail});
+  }
+
+  // ---- objects ---------------------------------------------------------------------------------
+
+  struct Pair {
+    ExprId expr = 0;
+    bool is_required = false;
+  };
+
+  /// What each schema says of a key by this name.
+  static Schemas schemas_of(const SchemaParts& parts, std::string_view name) {
+    Schemas out;
+    for (const SchemaParts::Keys& keys : parts.keys) {
+      const json::value* own =
+          keys.properties == nullptr ? nullptr : keys.properties->if_contains(name);
+      if (own == nullptr) own = keys.additional;
+      if (own != nullptr) out.push_back(own);
+    }
+    return out;
+  }
+
+  static std::vector<std::string> names_of(const SchemaParts& parts) {
+    std::vector<std::string> names;
+    const auto add = [&names](std::string_view name) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+    };
+    for (const SchemaParts::Keys& keys : parts.keys) {
+      if (keys.properties == nullptr) continue;
+      for (const auto& member : *keys.properties) {
+        add(std::string_view(member.key().data(), member.key().size()));
+      }
+    }
+    for (const std::string& name : parts.required) add(name);
+    return names;
+  }
+
+  core::Result<ExprId> write_object(const SchemaParts& parts, int depth) {
+    const std::vector<std::string> names = names_of(parts);
+    if (names.empty() && parts.keys.empty() && parts.property_names.empty() &&
+        parts.min_properties == 0 && !parts.max_properties) {
+      return parts_.object();
+    }
+    if (!parts.property_names.empty() && !names.empty()) {
+      return refused("propertyNames beside properties");
+    }
+    // Every pair stands once where a required one leads; else once before each other.
+    const bool is_anchored = !parts.required.empty();
+    std::vector<Pair> pairs;
+    for (const std::string& name : names) {
+      const Schemas schemas = schemas_of(parts, name);
+      TANDEM_ASSIGN(const ExprId value,
+                    is_anchored ? write_all(schemas, depth + 1) : write_shared(schemas, depth + 1));
+      const bool is_required =
+          std::find(parts.required.begin(), parts.required.end(), name) != parts.required.end();
+      pairs.push_back({parts_.pair(parts_.string_of(name), value), is_required});
+    }
+    TANDEM_ASSIGN(const std::optional<ExprId> other, write_other_pair(parts, names, depth));
+    return write_pairs(parts, pairs, other);
+  }
+
+  /// A pair of a key that has no name in the schema; nothing where there may be none.
+  core::Result<std::optional<ExprId>> write_other_pair(const SchemaParts& parts,
+                                                       const std::vector<std::string>& names,
+                                                       int depth) {
+    Schemas schemas;
+    bool is_open = names.empty();
+    const json::object* patterns = nullptr;
+    for (const SchemaParts::Keys& keys : parts.keys) {
+      if (keys.additional != nullptr) {
+        is_open = true;
+        schemas.push_back(keys.additional);
+      }
+      if (keys.pattern_properties != nullptr) patterns = keys.pattern_properties->if_object();
+    }
+    if (patterns != nullptr) return write_pattern_pair(parts, *patterns, names, depth);
+    if (!is_open) return std::optional<ExprId>();
+    SchemaParts value_parts;
+    for (const json::value* schema : schemas) TANDEM_TRY(reader_.add(*schema, value_parts));
+    if (value_parts.allows_nothing()) return std::optional<ExprId>();
+    TANDEM_ASSIGN(const ExprId value, write_shared(schemas, depth + 1));
+    ExprId key = names.empty() ? parts_.string() : parts_.string_other_than(names);
+    if (!parts.property_names.empty()) {
+      SchemaParts key_parts;
+      for (const json::value* s : parts.property_names) TANDEM_TRY(reader_.add(*s, key_parts));
+      key_parts.types &= kStringType;
+      TANDEM_ASSIGN(key, write_parts(std::move(key_parts), depth + 1));
+    }
+    return std::optional<ExprId>(parts_.pair(key, value));
+  }
+
+  core::Result<std::optional<ExprId>> write_pattern_pair(const SchemaParts& parts,
+                                                         const json::object& patterns,
+                                                         const std::vector<std::string>& names,
+                                                         int depth) {
+    if (patterns.size() != 1 || parts.keys.size() != 1 || !names.empty() ||
+        !parts.property_names.empty()) {
+      return refused("patternProperties beside other keywords for keys, or of several patterns");
+    }
+    const auto& [pattern, schema] = *patterns.begin();
+    TANDEM_ASSIGN(const ExprId value, write_shared({&schema}, depth + 1));
+    TANDEM_ASSIGN(const ExprId key,
+                  read_regex(rules_, std::string_view(pattern.data(), pattern.size()), false,
+                             write_in_json_string));
+    return std::optional<ExprId>(
+        parts_.pair(rules_.sequence({rules_.literal("\""), key, rules_.literal("\"")}), value));
+  }
+
+  core::Result<ExprId> write_pairs(const SchemaParts& parts, const std::vector<Pair>& pairs,
+                                   std::optional<ExprId> other) {
+    const double num_required = static_cast<double>(parts.required.size());
+    const double num_named = static_cast<double>(pairs.size());
+    if (parts.min_properties > std::max(num_required, 1.0)) {
+      return refused("more minProperties than required keys");  // the same key might come twice
+    }
+    int max_other = kUnbounded;
+    if (parts.max_properties) {
+      if (*parts.max_properties < num_required) return rules_.nothing();
+      if (*parts.max_properties < num_named) return refused("fewer maxProperties than properties");
+      max_other = count(*parts.max_properties - num_named);
+    }
+    if (max_other == 0) other.reset();
+    const bool may_be_empty = num_required == 0 && parts.min_properties == 0;
+    std::vector<ExprId> bodies;
+    const auto first_required =
+        std::find_if(pairs.begin(), pairs.end(), [](const Pair& p) { return p.is_required; });
+    if (first_required != pairs.end()) {
+      const auto lead = static_cast<std::size_t>(first_required - pairs.begin());
+      bodies.push_back(pairs_from(pairs, lead, other, max_other));
+    } else {
+      for (auto it = pairs.begin(); it != pairs.end(); ++it) {
+        bodies.push_back(pairs_from({it, pairs.end()}, 0, other, max_other));
+      }
+      if (other) bodies.push_back(parts_.comma_list(*other, 1, max_other));
+    }
+    if (bodies.empty() && may_be_empty) {
+      return rules_.sequence({rules_.literal("{"), parts_.space(), rules_.literal("}")});
+    }
+    return parts_.braces(rules_.choice(bodies), may_be_empty);
+  }
+
+  /// Pairs in order, of which `lead` is there: those before it may come with a comma behind, those
+  /// after it with one before.
+  ExprId pairs_from(const std::vector<Pair>& pairs, std::size_t lead, std::optional<ExprId> other,
+                    int max_other) {
+    std::vector<ExprId> sequence;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      if (i < lead) {
+        sequence.push_back(rules_.optional(rules_.sequence({pairs[i].expr, parts_.comma()})));
+      } else if (i == lead) {
+        sequence.push_back(pairs[i].expr);
+      } else {
+        const ExprId more = rules_.sequence({parts_.comma(), pairs[i].expr});
+        sequence.push_back(pairs[i].is_required ? more : rules_.optional(more));
+      }
+    }
+    if (other) {
+      sequence.push_back(rules_.repeat(rules_.sequence({parts_.comma(), *other}), 0, max_other));
+    }
+    return rules_.sequence(sequence);
+  }
+
+  SchemaReader reader_;
+  RuleSet rules_;
+  JsonParts parts_;
+  const json::value* root_;
+  std::map<const json::value*, RuleId> known_;
+  std::vector<std::pair<const json::value*, RuleId>> todo_;
+};
+
+}  // namespace
+
+core::Result<RuleSet> read_schema(std::string_view schema) {
+  json::parse_options options;
+  options.max_depth = kMaxSchemaDepth;
+  boost::system::error_code error;
+  const json::value root = json::parse({schema.data(), schema.size()}, error, {}, options);
+  if (error) {
+    return core::invalid_argument(
+        fmt::format("the schema is not JSON, or nested more than {} deep: {}", kMaxSchemaDepth,
+                    error.message()));
+  }
+  return SchemaWriter(root).write();
+}
+
+RuleSet json_object_rules() {
+  RuleSet rules;
+  JsonParts parts(rules);
+  rules.set_root(rules.add_rule("root", parts.object()));
+  return rules;
+}
+
+}  // namespace tandem::grammar

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string_view>
+
+#include "tandem/core/status.h"
+#include "tandem/grammar/rule_set.h"
+
+namespace tandem::grammar {
+
+/// Reads a JSON schema: the text must be one JSON value that is valid under it, with its keys in
+/// the order of `properties`. Sound rather than complete: what the grammar allows is valid, but it
+/// may leave out valid texts. It does so for
+/// - the order of keys, and keys that the schema does not name, unless additionalProperties or
+///   patternProperties allows them;
+/// - white space beyond a space, or a new line and an indentation, after { [ , : and before } ];
+/// - numbers of more than 18 digits before or behind the point, or three of an exponent;
+/// - numbers with bounds: no exponents, and no fractions beside a bound that is no integer;
+/// - formats: date, time, date-time, uuid, email and ipv4 are kept; others only describe.
+/// Keywords that restrict values and cannot be kept (not, if, contains, uniqueItems, ...), and
+/// combinations that cannot (a oneOf whose branches may overlap, two patterns), are refused with a
+/// sentence: kInvalidArgument.
+core::Result<RuleSet> read_schema(std::string_view schema);
+
+/// Any JSON object.
+RuleSet json_object_rules();
+
+}  // namespace tandem::grammar
