@@ -223,7 +223,8 @@ void EngineCore::set_rules(PlannedStep& step) {
     OutputRules* rules = jobs_.at(s.request_id)->rules.get();
     if (rules == nullptr) continue;
     const int num_drafts = span.is_decode() ? span.num_drafts : 0;
-    span.rules = rules->rows(std::span(s.drafts).first(static_cast<std::size_t>(num_drafts)));
+    const auto drafts = std::span(s.drafts).first(static_cast<std::size_t>(num_drafts));
+    span.rules = rules->rows(drafts, walker_);
   }
 }
 
@@ -263,6 +264,7 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
     return;
   }
   TANDEM_CHECK(result.slot == s.slot && result.num_tokens >= 1, "a sampled span yields a token");
+  if (job.rules && !job.rules->status().ok()) return fail(job, job.rules->status());
   if (span.is_decode()) count_drafts(job, result);
   if (job.usage.completion_tokens == 0) {
     job.usage.cached_tokens = s.cached_prompt;
@@ -287,7 +289,12 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
   s.state = SequenceState::kDecode;
   s.held_drafts = result.num_next_drafts;
   s.drafts = result.next_drafts;
-  if (job.rules) job.rules->commit(event.tokens);
+  if (job.rules) {
+    job.rules->commit(event.tokens);
+    if (!job.rules->status().ok()) return fail(job, job.rules->status());
+    s.held_drafts =
+        job.rules->count_useful(std::span(s.drafts).first(static_cast<std::size_t>(s.held_drafts)));
+  }
   if (!result.logprobs.empty()) {
     const auto num_tokens = static_cast<std::ptrdiff_t>(event.tokens.size());
     event.logprobs.assign(result.logprobs.begin(), result.logprobs.begin() + num_tokens);
@@ -316,6 +323,13 @@ void EngineCore::count_drafts(Job& job, const kernels::SpanResult& result) {
   job.usage.drafted_tokens += result.num_drafted;
   job.usage.accepted_tokens += accepted;
   draft_policy_.observe_acceptance(job.sequence.acceptance, result.num_drafted, accepted);
+}
+
+void EngineCore::fail(Job& job, const core::Status& error) {
+  Event event;
+  event.finish = FinishReason::kError;
+  event.error = error;
+  finish(job, std::move(event));
 }
 
 void EngineCore::finish(Job& job, Event event) {

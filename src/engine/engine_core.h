@@ -101,6 +101,7 @@ class EngineCore {
                    const kernels::SpanResult& result);
   void count_drafts(Job& job, const kernels::SpanResult& result);
   void observe_cost(const PlannedStep& step, double seconds);
+  void fail(Job& job, const core::Status& error);
   void finish(Job& job, Event event);
 
   model::StepRunner* runner_;
@@ -119,6 +120,7 @@ class EngineCore {
   std::vector<std::unique_ptr<Job>> finished_;  // until their last event was delivered
   std::vector<PendingEvent> events_;
   std::vector<const AcceptanceHistory*> adaptive_;  // scratch of choose_drafts
+  grammar::TrieWalker walker_;                      // scratch of set_rules
   EngineStats stats_;
   core::Status failure_;  // of the device; nothing runs after it
   bool has_warned_ = false;

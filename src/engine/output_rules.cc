@@ -9,7 +9,7 @@ namespace tandem::engine {
 std::unique_ptr<OutputRules> OutputRules::make(const Request& request,
                                                const tokenizer::Tokenizer& tokenizer) {
   if (!request.penalties.any() && request.logit_bias.empty() && request.min_tokens == 0 &&
-      !request.logprobs) {
+      !request.logprobs && request.grammar == nullptr) {
     return nullptr;
   }
   std::vector<TokenId> ends = request.stop_tokens;
@@ -28,6 +28,10 @@ OutputRules::OutputRules(const Request& request, std::span<const TokenId> ends)
   if (min_tokens_ > 0) {
     for (const TokenId token : ends) entries_[token].is_end = true;
   }
+  if (request.grammar != nullptr) {
+    matcher_.emplace(request.grammar);
+    mask_words_ = request.grammar->mask_words();
+  }
   if (penalties_.repetition != 1.0F) {
     for (const TokenId token : request.prompt) entries_[token].occurred = true;
   }
@@ -40,9 +44,8 @@ void OutputRules::count(TokenId token, int by) {
   if (it->second == Entry{}) entries_.erase(it);  // a draft that was not accepted
 }
 
-void OutputRules::fill(int output_length, std::vector<kernels::LogitChange>& changes) const {
+void OutputRules::fill(bool may_end, std::vector<kernels::LogitChange>& changes) const {
   changes.clear();
-  const bool may_end = output_length >= min_tokens_;
   for (const auto& [token, entry] : entries_) {
     kernels::LogitChange change;
     change.token = token;
@@ -56,13 +59,32 @@ void OutputRules::fill(int output_length, std::vector<kernels::LogitChange>& cha
   }
 }
 
-std::span<const kernels::RowRule> OutputRules::rows(std::span<const TokenId> drafts) {
+int OutputRules::count_useful(std::span<const TokenId> drafts) {
+  const int size = static_cast<int>(drafts.size());
+  if (!matcher_ || drafts.empty()) return size;
+  ahead_ = matcher_;
+  for (int i = 0; i < size; ++i) {
+    if (!ahead_->accept(drafts[static_cast<std::size_t>(i)]) || ahead_->is_finished()) return i;
+  }
+  return size;
+}
+
+std::span<const kernels::RowRule> OutputRules::rows(std::span<const TokenId> drafts,
+                                                    grammar::TrieWalker& walker) {
   TANDEM_CHECK(drafts.size() <= kMaxDraft, "more drafts than a span can hold");
   rules_.clear();
+  ahead_ = matcher_;
   for (std::size_t row = 0; row <= drafts.size(); ++row) {
-    if (row > 0) count(drafts[row - 1], 1);
-    fill(output_length_ + static_cast<int>(row), changes_[row]);
     kernels::RowRule rule;
+    if (row > 0) count(drafts[row - 1], 1);
+    if (row > 0 && ahead_) TANDEM_CHECK(ahead_->accept(drafts[row - 1]), "a useful draft");
+    if (ahead_ && status_.ok()) {
+      masks_[row].resize(mask_words_);
+      status_ = ahead_->fill_mask(masks_[row], walker);
+      if (status_.ok()) rule.mask = masks_[row];
+    }
+    const int length = output_length_ + static_cast<int>(row);
+    fill(length >= min_tokens_ || (ahead_ && ahead_->must_end()), changes_[row]);
     rule.changes = changes_[row];
     rule.top_logprobs = top_logprobs_;
     rules_.push_back(rule);
@@ -73,7 +95,12 @@ std::span<const kernels::RowRule> OutputRules::rows(std::span<const TokenId> dra
 
 void OutputRules::commit(std::span<const TokenId> tokens) {
   output_length_ += static_cast<int>(tokens.size());
-  for (const TokenId token : tokens) count(token, 1);
+  for (const TokenId token : tokens) {
+    count(token, 1);
+    if (!matcher_ || !status_.ok() || matcher_->accept(token)) continue;
+    status_ = core::resource_exhausted(
+        "the grammar is too ambiguous to be followed through this text; simplify it");
+  }
 }
 
 }  // namespace tandem::engine

@@ -1,34 +1,44 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "tandem/core/status.h"
 #include "tandem/core/units.h"
 #include "tandem/engine/request.h"
+#include "tandem/grammar/matcher.h"
 #include "tandem/kernels/step.h"
 #include "tandem/tokenizer/tokenizer.h"
 
 namespace tandem::engine {
 
-/// The penalties, bias and min_tokens of one request and its wish for logprobs, as rules for the
-/// rows of its spans. A row's rule follows from the tokens emitted so far and the drafts before the
-/// row alone, so that drafts change nothing. Thread: engine.
+/// The grammar, penalties, bias and min_tokens of one request and its wish for logprobs, as rules
+/// for the rows of its spans. A row's rule follows from the tokens emitted so far and the drafts
+/// before the row alone, so that drafts change nothing. Thread: engine.
 class OutputRules {
  public:
   /// Null if the request asks for nothing of that kind: it pays nothing. Reads its prompt.
   static std::unique_ptr<OutputRules> make(const Request& request,
                                            const tokenizer::Tokenizer& tokenizer);
 
+  /// How many of the drafts are worth verifying: the grammar refuses the next one, or ends there.
+  int count_useful(std::span<const TokenId> drafts);
+
   /// Rules of the rows that choose the token after what was committed and the first 0, 1, ...,
-  /// drafts.size() drafts. Valid until the next call.
-  std::span<const kernels::RowRule> rows(std::span<const TokenId> drafts);
+  /// drafts.size() drafts, all of which must be useful. Valid until the next call.
+  std::span<const kernels::RowRule> rows(std::span<const TokenId> drafts,
+                                         grammar::TrieWalker& walker);
 
   /// The output went on by these tokens.
   void commit(std::span<const TokenId> tokens);
+
+  /// Not ok once the grammar could not be kept, see Matcher::fill_mask: the request must end.
+  const core::Status& status() const { return status_; }
 
  private:
   OutputRules(const Request& request, std::span<const TokenId> ends);
@@ -44,14 +54,19 @@ class OutputRules {
   };
 
   void count(TokenId token, int by);
-  void fill(int output_length, std::vector<kernels::LogitChange>& changes) const;
+  void fill(bool may_end, std::vector<kernels::LogitChange>& changes) const;
 
   Penalties penalties_;
   int min_tokens_;
   std::optional<int> top_logprobs_;
   int output_length_ = 0;
   std::unordered_map<TokenId, Entry> entries_;
+  std::optional<grammar::Matcher> matcher_;  // of what was committed
+  std::optional<grammar::Matcher> ahead_;    // the same and drafts
+  std::size_t mask_words_ = 0;
+  core::Status status_;
   std::array<std::vector<kernels::LogitChange>, kMaxDraft + 1> changes_;  // by row
+  std::array<std::vector<std::uint32_t>, kMaxDraft + 1> masks_;
   std::vector<kernels::RowRule> rules_;
 };
 

@@ -60,8 +60,11 @@ struct Request {
   /// Reports every token's logprob and those of this many likeliest ones, 0 to
   /// kernels::kMaxTopLogprobs.
   std::optional<int> logprobs;
-  /// The output is a text of this grammar, and ends where the grammar allows an end. Null: any
-  /// text. shared_ptr: the compiler's cache and several requests hold one. Not yet: refused.
+  /// The output is a text of this grammar (grammar::Compiler makes one), cut short only by
+  /// max_tokens, a stop string, a stop token or a deadline; an end token comes where the grammar
+  /// allows an end. Not with ignore_eos. The request ends with kError and kResourceExhausted where
+  /// the grammar is too ambiguous to go on. Null: any text. Shared with the compiler's cache and
+  /// other requests.
   std::shared_ptr<const grammar::Grammar> grammar;
   /// The request is ended in the first step after this time, waiting or running, with kError and
   /// code kCancelled; tokens sent before stay valid.

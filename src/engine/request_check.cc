@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "tandem/grammar/grammar.h"
+
 namespace tandem::engine {
 namespace {
 
@@ -92,6 +94,20 @@ core::Status check_penalties(const Penalties& p) {
   return {};
 }
 
+core::Status check_grammar(const Request& request, int vocab_size) {
+  if (request.grammar == nullptr) return {};
+  if (request.ignore_eos) {
+    return core::invalid_argument(
+        "ignore_eos and a grammar exclude each other: a grammar's text ends with an end token");
+  }
+  if (request.grammar->trie().vocab_size() != vocab_size) {
+    return core::invalid_argument(
+        fmt::format("the grammar was compiled for a vocabulary of {} entries, the model has {}",
+                    request.grammar->trie().vocab_size(), vocab_size));
+  }
+  return {};
+}
+
 }  // namespace
 
 core::Status check_request(const Request& request, int vocab_size, int context,
@@ -113,9 +129,7 @@ core::Status check_request(const Request& request, int vocab_size, int context,
   }
   TANDEM_TRY(check_token_list(request, vocab_size));
   TANDEM_TRY(check_penalties(request.penalties));
-  if (request.grammar != nullptr) {
-    return core::unimplemented("the engine does not do grammars yet; leave the grammar out");
-  }
+  TANDEM_TRY(check_grammar(request, vocab_size));
   if (request.draft_length && (*request.draft_length < 0 || *request.draft_length > kMaxDraft)) {
     return core::invalid_argument(
         fmt::format("draft_length is {}; give 0 to {}", *request.draft_length, kMaxDraft));

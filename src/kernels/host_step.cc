@@ -99,6 +99,10 @@ void HostStep::add_sampled_rows(const Span& span, const SpanState& state) {
   const auto num_sampled = static_cast<std::size_t>(state.num_sampled);
   TANDEM_CHECK(span.rules.empty() || span.rules.size() == num_sampled,
                "a rule for every sampled row or none");
+  const std::size_t mask_words = (static_cast<std::size_t>(vocab_) + 31) / 32;
+  for (const RowRule& rule : span.rules) {
+    TANDEM_CHECK(rule.mask.empty() || rule.mask.size() == mask_words, "a bit for every token");
+  }
   const Slot& s = slots_[static_cast<std::size_t>(state.slot)];
   for (std::size_t i = 0; i < num_sampled; ++i) {
     const std::int32_t row = state.first_kept + static_cast<std::int32_t>(i);

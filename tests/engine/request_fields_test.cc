@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core_harness.h"
+#include "tandem/grammar/matcher.h"
 
 namespace tandem::engine {
 namespace {
@@ -59,6 +60,29 @@ TEST(RequestFields, ARequestEndsAtItsDeadlineWaitingOrRunning) {
   harness.expect_output(options, patient);
 }
 
+TEST(RequestFields, AGrammarHoldsForEveryDraftLengthAndDraftsUnderItAreAccepted) {
+  ScriptedRunner::Options options;
+  options.draft_accuracy = 1.0;
+  for (int k = 0; k <= 6; ++k) {
+    Harness harness(options, {.draft_length = k});
+    for (std::uint64_t id = 1; id <= 6; ++id) {
+      Request request = make_request(id, 10, 60, static_cast<unsigned>(id));
+      request.grammar = testing::scripted_grammar();
+      harness.add(request);
+      harness.run();
+      harness.expect_output(options, request);
+      grammar::Matcher matcher(request.grammar);
+      for (const TokenId token : harness.received(id).tokens) ASSERT_TRUE(matcher.accept(token));
+      if (harness.received(id).finish == FinishReason::kStop) {
+        EXPECT_TRUE(matcher.is_finished());
+      }
+    }
+    if (k > 0) {
+      EXPECT_GT(harness.core().stats().accepted_at[0], 5U);
+    }
+  }
+}
+
 TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {
   const ScriptedRunner::Options options;
   Harness harness(options, {});
@@ -86,6 +110,10 @@ TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {
   refused([](Request& r) { r.min_tokens = -1; });
   refused([](Request& r) { r.min_tokens = 6; });
   refused([](Request& r) { r.logprobs = 21; });
+  refused([](Request& r) {
+    r.grammar = testing::scripted_grammar();
+    r.ignore_eos = true;
+  });
   refused([](Request& r) { r.logprobs = -1; });
 }
 

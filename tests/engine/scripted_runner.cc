@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "tandem/grammar/compiler.h"
+#include "tandem/grammar/matcher.h"
 #include "tandem/kernels/sampling.h"
 #include "tandem/tokenizer/stream_decoder.h"
 
@@ -32,6 +35,16 @@ std::shared_ptr<const tokenizer::Tokenizer> scripted_tokenizer() {
   data.eos = kEos;
   data.bos = kEos + 1;
   return std::move(tokenizer::Tokenizer::create(std::move(data))).value();
+}
+
+std::shared_ptr<const grammar::Grammar> scripted_grammar() {
+  static const auto tokenizer = scripted_tokenizer();
+  static grammar::Compiler compiler(*tokenizer);
+  grammar::Source source;
+  source.kind = grammar::Source::Kind::kGbnf;
+  source.text =
+      "root ::= word (\",\" root | \"!\")\nword ::= [a-m]{1,3} | \"(\" word \")\" | [n-z] word\n";
+  return std::move(compiler.compile(source)).value();
 }
 
 TokenId ScriptedModel::next(std::span<const TokenId> full, std::span<const TokenId> visible,
@@ -240,7 +253,7 @@ namespace {
 
 /// The token that the request's own words ask for.
 TokenId choose_by_request(TokenId token, const engine::Request& request,
-                          std::span<const TokenId> output) {
+                          std::span<const TokenId> output, const grammar::Matcher* matcher) {
   std::vector<float> logits = ScriptedModel::logits(token);
   const auto times = [](std::span<const TokenId> text, TokenId id) {
     return static_cast<float>(std::count(text.begin(), text.end(), id));
@@ -254,9 +267,15 @@ TokenId choose_by_request(TokenId token, const engine::Request& request,
     for (const auto& bias : request.logit_bias) add += bias.token == id ? bias.bias : 0.0F;
     x += add;
   }
-  if (static_cast<int>(output.size()) < request.min_tokens) {
+  const bool must_end = matcher != nullptr && matcher->must_end();
+  if (static_cast<int>(output.size()) < request.min_tokens && !must_end) {
     if (!request.ignore_eos) logits[kEos] = -std::numeric_limits<float>::infinity();
     for (const TokenId id : request.stop_tokens) {
+      logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  for (TokenId id = 0; matcher != nullptr && id < kScriptedVocab; ++id) {
+    if (grammar::Matcher ahead = *matcher; !ahead.accept(id)) {
       logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
     }
   }
@@ -268,13 +287,16 @@ TokenId choose_by_request(TokenId token, const engine::Request& request,
 Expected oracle(const ScriptedModel& model, const tokenizer::Tokenizer& tokenizer,
                 const engine::Request& request, int context) {
   Expected expected;
+  std::optional<grammar::Matcher> matcher;
+  if (request.grammar != nullptr) matcher.emplace(request.grammar);
   tokenizer::StreamDecoder decoder(tokenizer);
   std::vector<TokenId> text = request.prompt;
   std::size_t limit = static_cast<std::size_t>(context) - request.prompt.size();
   if (request.max_tokens > 0) limit = std::min(limit, static_cast<std::size_t>(request.max_tokens));
   while (expected.tokens.size() < limit) {
     TokenId token = model.next(text, request.sampling);
-    token = choose_by_request(token, request, expected.tokens);
+    token = choose_by_request(token, request, expected.tokens, matcher ? &*matcher : nullptr);
+    if (matcher) matcher->accept(token);
     text.push_back(token);
     expected.tokens.push_back(token);
     if ((token == kEos && !request.ignore_eos) ||

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tandem/engine/request.h"
+#include "tandem/grammar/grammar.h"
 #include "tandem/model/step_runner.h"
 #include "tandem/tokenizer/tokenizer.h"
 
@@ -19,6 +20,8 @@ inline constexpr TokenId kFirstLetter = 256;
 inline constexpr TokenId kEos = 282;
 inline constexpr int kScriptedVocab = 284;
 std::shared_ptr<const tokenizer::Tokenizer> scripted_tokenizer();
+/// Lists of short words, compiled for that vocabulary.
+std::shared_ptr<const grammar::Grammar> scripted_grammar();
 
 /// A 'model' whose next token is a hash of what it finds: all tokens through the full pages and the
 /// window's tokens through the sliding pages. `eos_share` of all histories end. Other tokens have
