@@ -38,6 +38,10 @@ std::vector<std::byte> random_blocks(const core::TensorView& view) {
     std::memset(bytes.data(), 0, bytes.size());
     return bytes;
   }
+  // Codes of E4M3 without the bit 6 are small numbers, never NaN.
+  if (view.dtype == DType::kF8E4M3) {
+    for (std::byte& b : bytes) b &= std::byte{0xbf};
+  }
   // Any f16 or bf16 field with its top exponent bit clear is small and finite; so is each scale.
   for (std::size_t i = 0; i + 1 < bytes.size(); i += block) {
     for (const std::size_t at : {std::size_t{0}, std::size_t{2}, block - 4, block - 2}) {
@@ -58,7 +62,9 @@ void run_product(benchmark::State& state, const MatmulKernels& kernels, DType dt
   {
     const std::vector<std::byte> bytes = random_blocks(view);
     view.data = bytes.data();
-    w = pack_matrix(view, team, "weights").value();
+    WeightView weights = view;
+    if (dtype == DType::kF8E4M3) weights.e4m3_group = shape.cols;
+    w = pack_matrix(weights, team, "weights").value();
   }
   std::vector<float> x(static_cast<std::size_t>(rows * shape.cols));
   std::mt19937 rng(2);
@@ -104,10 +110,10 @@ void run_quantize(benchmark::State& state, const MatmulKernels& kernels, int col
 }
 
 void register_all() {
-  constexpr std::array kTypes = {DType::kQ4_K, DType::kQ6_K, DType::kQ5_0,   DType::kQ8_0,
-                                 DType::kQ5_K, DType::kQ4_0, DType::kQ4_1,   DType::kQ5_1,
-                                 DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS,
-                                 DType::kBF16, DType::kF16,  DType::kF32};
+  constexpr std::array kTypes = {
+      DType::kQ4_K, DType::kQ6_K, DType::kQ5_0, DType::kQ8_0,   DType::kQ5_K,   DType::kQ4_0,
+      DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,   DType::kIQ4_NL, DType::kIQ4_XS,
+      DType::kBF16, DType::kF16,  DType::kF32,  DType::kF8E4M3, DType::kNVFP4,  DType::kMXFP4};
   constexpr std::array kShapes = {Shape{512, 1024}, Shape{1024, 512}, Shape{8192, 512},
                                   Shape{10240, 2560}, Shape{32768, 2560}};
   for (const char* isa : {"scalar", "avx2", "avx512", "neon"}) {

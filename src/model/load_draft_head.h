@@ -9,7 +9,8 @@ namespace tandem::model {
 
 /// Which head a drafter uses, spec/mtp.md section 4.
 enum class DraftHead {
-  kAuto,   ///< by centroids where the files have them and the backend runs them
+  kAuto,   ///< by centroids where the files have them, the backend runs them and fewer bytes are
+           ///< read
   kDense,  ///< all of the vocabulary
 };
 

@@ -24,10 +24,10 @@ namespace {
 
 using core::DType;
 
-constexpr std::array kTypes = {DType::kF32,  DType::kF16,    DType::kBF16,  DType::kQ4_0,
-                               DType::kQ4_1, DType::kQ5_0,   DType::kQ5_1,  DType::kQ8_0,
-                               DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K,
-                               DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS};
+constexpr std::array kTypes = {
+    DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0,
+    DType::kQ5_1, DType::kQ8_0,   DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K,
+    DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kF8E4M3, DType::kNVFP4, DType::kMXFP4};
 
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
@@ -56,6 +56,9 @@ std::vector<F16Field> scale_fields(DType dtype) {
       return {{108, false}};
     case DType::kQ6_K:
       return {{208, false}};
+    case DType::kNVFP4:
+    case DType::kMXFP4:
+      return {};
     default:
       return {{0, false}};
   }
@@ -100,6 +103,11 @@ class FileMatrix {
     const std::size_t size = view_.bytes() / static_cast<std::size_t>(view_.elements());
     for (std::size_t i = 0; i < static_cast<std::size_t>(view_.elements()); ++i) {
       const float value = normal(rng);
+      if (size == 1) {
+        const std::uint8_t code = formats::f32_to_e4m3(16.0F * value);
+        put(i, &code, 1);
+        continue;
+      }
       const std::uint16_t half =
           view_.dtype == DType::kF16 ? core::f32_to_f16(value) : core::f32_to_bf16(value);
       put(i * size, size == 4 ? static_cast<const void*>(&value) : &half, size);
@@ -112,6 +120,11 @@ class FileMatrix {
     for (std::byte& b : bytes_) b = static_cast<std::byte>(fill < 0 ? byte(rng) : fill);
     const auto block = static_cast<std::size_t>(core::traits(view_.dtype).block_bytes);
     for (std::size_t begin = 0; begin < view_.bytes(); begin += block) {
+      if (view_.dtype == DType::kMXFP4)
+        bytes_[1 + begin] = static_cast<std::byte>(118 + byte(rng) % 8);
+      for (std::size_t i = 0; view_.dtype == DType::kNVFP4 && i < 4; ++i) {
+        bytes_[1 + begin + i] = static_cast<std::byte>(byte(rng) % 48);  // up to 2, some subnormal
+      }
       for (const F16Field& field : scale_fields(view_.dtype)) {
         const float sign = !field.is_min && byte(rng) < 32 ? -1.0F : 1.0F;
         const std::uint16_t half = core::f32_to_f16(sign * scale(rng));
@@ -199,7 +212,10 @@ TEST_P(MatmulTest, GatheredRowsEqualTheOracle) {
 
 TEST_P(MatmulTest, PackedSizeEqualsTheFilesButForPadding) {
   const FileMatrix file(dtype(), 64, 512, rng_);
-  EXPECT_EQ(pack(file)->bytes(), file.view().bytes());
+  std::size_t expected = file.view().bytes();
+  if (dtype() == DType::kF8E4M3) expected += 64 * sizeof(float);  // a scale for each row
+  if (dtype() == DType::kMXFP4) expected += 64 * 512 / 32;        // a scale takes two bytes
+  EXPECT_EQ(pack(file)->bytes(), expected);
 }
 
 // A sum of K terms with int8 activations: the error of one activation is at most half a step,

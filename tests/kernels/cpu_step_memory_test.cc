@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "allocation_counter.h"
 #include "mini_model.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
@@ -12,13 +14,16 @@ namespace {
 
 using kernels::Keep;
 
-TEST(CpuStepMemory, OnlyTheResultIsAllocatedAfterWarmUp) {
+/// Q8_0 brings the centroid head, FP8 rounded activations; all have experts.
+class CpuStepMemory : public ::testing::TestWithParam<core::DType> {};
+
+TEST_P(CpuStepMemory, OnlyTheResultIsAllocatedAfterWarmUp) {
   const BackendFactory factory = {"cpu", [] {
                                     kernels::CpuOptions options;
                                     options.threads = 2;
                                     return kernels::make_cpu_backend(options);
                                   }};
-  MiniModel model(factory, core::DType::kQ4_K);
+  MiniModel model(factory, GetParam());
   OpRig& rig = model.rig();
   const std::vector<TokenId> text(20, 3);
   kernels::StepPlan prompts;
@@ -41,6 +46,11 @@ TEST(CpuStepMemory, OnlyTheResultIsAllocatedAfterWarmUp) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, CpuStepMemory,
+                         ::testing::Values(core::DType::kQ4_K, core::DType::kQ8_0,
+                                           core::DType::kF8E4M3),
+                         [](const auto& info) { return std::string(core::name(info.param)); });
 
 }  // namespace
 }  // namespace tandem::test

@@ -48,7 +48,7 @@ MiniModel::MiniModel(const BackendFactory& factory, DType dtype) : rig_(factory,
     layer.spec = rig_.attention_spec(kKinds[l], 0);
     layer.spec.last_kv_owner = l == 1;
     if (l == 1 && factory.name != "cuda") {
-      layer.moe = rig_.moe_weights(dtype, seed + 50);
+      layer.moe = rig_.moe_weights(dtype, dtype, seed + 50);
     } else {
       layer.ffn = rig_.ffn_weights(dtype, d.hidden, d.ffn, seed + 20);
     }

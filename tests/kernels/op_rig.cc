@@ -335,7 +335,7 @@ kernels::CentroidHead OpRig::centroid_head(DType dtype, int width, int clusters,
           pack(std::move(ids), kernels::WeightRole::kTokenIds), top};
 }
 
-kernels::MoeWeights OpRig::moe_weights(DType dtype, std::uint32_t seed) {
+kernels::MoeWeights OpRig::moe_weights(DType dtype, DType down_dtype, std::uint32_t seed) {
   const int hidden = dims_.hidden;
   kernels::MoeWeights w;
   w.shared = ffn_weights(dtype, hidden, dims_.ffn, seed);
@@ -350,7 +350,7 @@ kernels::MoeWeights OpRig::moe_weights(DType dtype, std::uint32_t seed) {
     const auto role = kernels::WeightRole::kExpert;
     w.experts.push_back({linear(dtype, dims_.expert_ffn, hidden, at, role),
                          linear(dtype, dims_.expert_ffn, hidden, at + 1, role),
-                         linear(dtype, hidden, dims_.expert_ffn, at + 2, role)});
+                         linear(down_dtype, hidden, dims_.expert_ffn, at + 2, role)});
   }
   w.top_k = dims_.top_k;
   return w;

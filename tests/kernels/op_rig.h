@@ -97,7 +97,7 @@ class OpRig {
   kernels::CentroidHead centroid_head(core::DType dtype, int width, int clusters, int top,
                                       std::uint32_t seed);
   /// A layer of the rig's dims with that many experts, and a router in f32 whose choices differ.
-  kernels::MoeWeights moe_weights(core::DType dtype, std::uint32_t seed);
+  kernels::MoeWeights moe_weights(core::DType dtype, core::DType down_dtype, std::uint32_t seed);
 
   /// A prompt or decode span of `slot` with the block tables that the slot has.
   kernels::Span prompt(int slot, std::span<const TokenId> tokens, Position first,

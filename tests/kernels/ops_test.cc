@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -38,7 +39,8 @@ struct OpCase {
   std::vector<Rowing> sequences = {{0, 1}};
   AttentionKind kind = AttentionKind::kSliding;
   bool value_is_key = false;
-  int clusters = 0;  // of the drafter's head; 0: dense
+  std::optional<DType> down_dtype = {};  // of experts; else dtype
+  int clusters = 0;                      // of the drafter's head; 0: dense
   int top_clusters = 0;
 };
 
@@ -195,7 +197,7 @@ Output run_ffn(OpRig& rig, const OpCase& c) {
 }
 
 Output run_moe(OpRig& rig, const OpCase& c) {
-  const auto w = rig.moe_weights(c.dtype, 1);
+  const auto w = rig.moe_weights(c.dtype, c.down_dtype.value_or(c.dtype), 1);
   const auto shape = begin(rig, c);
   const Rows x = rig.random_rows(shape.rows, c.dims.hidden, RowSet::kStep, 6);
   rig.backend().moe(w, 0.7F, x);
@@ -361,6 +363,18 @@ void add_weight_cases(std::vector<OpCase>& cases) {
   cases.push_back({"PleInputs_OddWidths", Op::kPleInputs, DType::kF32, odd, many});
   cases.push_back({"Ffn_OddWidths", Op::kFfn, DType::kF32, odd, many});
   cases.push_back({"Moe_OddWidths", Op::kMoe, DType::kF32, odd, many});
+  // What is left of K-quants in rows of 704, which are no multiple of 256, and of Q8_0 in rows of
+  // 40, which are none of 32.
+  Dims fallback = block_dims();
+  fallback.expert_ffn = 704;
+  for (const DType dtype : {DType::kQ5_0, DType::kQ5_1, DType::kQ8_0}) {
+    cases.push_back(
+        {"Moe_Q4_K_" + std::string(core::name(dtype)), Op::kMoe, DType::kQ4_K, fallback, many});
+    cases.back().down_dtype = dtype;
+  }
+  fallback.expert_ffn = 40;
+  cases.push_back({"Moe_Q8_0_F16", Op::kMoe, DType::kQ8_0, fallback, many});
+  cases.back().down_dtype = DType::kF16;
   odd.experts = 40;
   odd.top_k = 40;
   cases.push_back({"Moe_AllExpertsInSeveralChunks", Op::kMoe, DType::kF32, odd, many});

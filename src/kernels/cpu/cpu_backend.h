@@ -13,7 +13,8 @@ struct CpuOptions {
   std::string isa = "";  ///< "scalar", "avx2", "avx512", "neon"; empty: the best one present
 };
 
-/// int8 activations times quantized weights in the exact arithmetic of docs/kernels.md, f16 KV.
+/// int8 activations times quantized weights, e4m3 activations times FP8 weights and f32 ones times
+/// plain weights in the exact arithmetic of docs/kernels.md, f16 KV.
 /// The bits do not depend on the instruction set or the number of threads. Fails with
 /// kInvalidArgument for an unknown ISA and kUnimplemented for one that this machine lacks.
 core::Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);

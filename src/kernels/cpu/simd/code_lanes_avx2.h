@@ -106,10 +106,9 @@ struct Avx2Codes : Avx2Lanes {
   }
 
   static F32 load_e4m3(const std::uint8_t* p) {
-    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
-    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7);
-    const __m256i half = _mm256_or_si256(sign, rest);
+    const __m256i code = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
+    const __m256i half = _mm256_and_si256(_mm256_slli_epi16(code, 7), mask);
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(half)),
             _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1))};
   }

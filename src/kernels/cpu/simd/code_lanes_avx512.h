@@ -25,7 +25,7 @@ struct Avx512Codes : Avx512Lanes {
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;
     if (dtype == kQ8_0) return 1 << 30;  // stored decoded
-    const bool nibbles = dtype == kQ4_0 || dtype == kQ4_K;
+    const bool nibbles = dtype == kQ4_0 || dtype == kQ4_K || dtype == kNVFP4 || dtype == kMXFP4;
     return nibbles || dtype == kQ5_0 || dtype == kQ5_K || dtype == kQ6_K ? 16 : 0;
   }
   static constexpr int code_max(int) { return 255; }  // makes no difference here
@@ -85,10 +85,10 @@ struct Avx512Codes : Avx512Lanes {
 
   /// E4M3 codes divided by 256: their bits, moved, are those of an f16.
   static F32 load_e4m3(const std::uint8_t* p) {
-    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
-    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7);
-    return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
+    // Sign extension puts the sign into the bits that the shift moves to the top.
+    const __m256i code = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(code, 7), mask));
   }
   /// Byte H of each half word, an unsigned E4M3 code, divided by 256.
   template <int H>

@@ -121,10 +121,8 @@ struct NeonCodes : NeonLanes {
     return each([&](int i) {
       std::uint32_t word;
       __builtin_memcpy(&word, p + 4 * i, sizeof word);
-      const uint16x4_t code = vget_low_u16(vmovl_u8(vcreate_u8(word)));
-      const uint16x4_t sign = vshl_n_u16(vand_u16(code, vdup_n_u16(0x80)), 8);
-      const uint16x4_t rest = vshl_n_u16(vand_u16(code, vdup_n_u16(0x7f)), 7);
-      return widen(vorr_u16(sign, rest));
+      const int16x4_t code = vget_low_s16(vmovl_s8(vcreate_s8(word)));
+      return widen(vand_u16(vreinterpret_u16_s16(vshl_n_s16(code, 7)), vdup_n_u16(0xbf80)));
     });
   }
   template <int H>
