@@ -27,6 +27,7 @@ struct ServeOptions {
   ModelOptions model;
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
+  std::string tls_certificate, tls_key;   ///< PEM files; empty: no TLS
   std::string api_key_file;               ///< one key a line; empty: no key is asked for
   std::vector<std::string> cors_origins;  ///< pages that may call; "*": any
   double request_timeout_s = 0;           ///< of a whole answer; 0: none

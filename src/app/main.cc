@@ -81,6 +81,16 @@ void add_limits(CLI::App* serve, ServeOptions* options) {
       ->add_option("--api-key-file", options->api_key_file,
                    "file with one API key a line; clients must send one as a bearer token")
       ->type_name("FILE");
+  CLI::Option* certificate =
+      serve
+          ->add_option("--tls-cert", options->tls_certificate,
+                       "PEM file of a certificate and its chain; serves HTTPS")
+          ->type_name("FILE");
+  CLI::Option* key =
+      serve->add_option("--tls-key", options->tls_key, "PEM file of the certificate's key")
+          ->type_name("FILE");
+  certificate->needs(key);
+  key->needs(certificate);
   serve
       ->add_option("--cors-origin", options->cors_origins,
                    "origin of pages that may call from a browser; repeat for more; *: any")

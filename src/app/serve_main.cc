@@ -66,6 +66,8 @@ int serve_main(const ServeOptions& options) {
   server_options.host = options.host;
   server_options.port = options.port;
   server_options.model_name = *name;
+  server_options.tls_certificate_file = options.tls_certificate;
+  server_options.tls_key_file = options.tls_key;
   server_options.cors_origins = options.cors_origins;
   server_options.max_queue_tokens = options.max_queue_tokens;
   server_options.request_timeout =
@@ -77,15 +79,16 @@ int serve_main(const ServeOptions& options) {
   }
   auto server = server::Server::start(server_options);
   if (!server.ok()) return fail(server.status());
-  core::log_info(
-      fmt::format("listening on http://{}:{}, loading", options.host, (*server)->port()));
+  const std::string url =
+      fmt::format("{}://{}:{}", options.tls_certificate.empty() ? "http" : "https", options.host,
+                  (*server)->port());
+  core::log_info(fmt::format("listening on {}, loading", url));
 
   auto model = load_while_listening(options.model, signals);
   if (!model.ok()) return fail(model.status());
   loaded.emplace(std::move(model).value());
   (*server)->attach(served(*loaded));
-  core::log_info(
-      fmt::format("ready: http://{}:{}/v1, model \"{}\"", options.host, (*server)->port(), *name));
+  core::log_info(fmt::format("ready: {}/v1, model \"{}\"", url, *name));
 
   bool is_stopped = false;
   while (!is_stopped && (*server)->healthy()) is_stopped = signals.wait_for(kPollInterval);

@@ -4,10 +4,6 @@
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <exception>
@@ -21,7 +17,7 @@ namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
-using boost::system::error_code;
+using error_code = ErrorCode;
 
 constexpr std::size_t kReadBytes = 16 * 1024;
 /// Bytes of later requests that are read ahead while one is answered.
@@ -31,10 +27,6 @@ constexpr int kSendBufferBytes = 256 * 1024;
 /// A refused client may still be sending; closing at once would reset the connection and the
 /// client might never see why.
 constexpr std::chrono::milliseconds kLingerTime{2'000};
-
-auto resume(error_code& error) {
-  return asio::redirect_error(asio::use_awaitable_t<Executor>{}, error);
-}
 
 /// The responder that the handler owns. Its destruction ends an exchange that has no answer.
 class ExchangeResponder final : public Responder {
@@ -99,8 +91,8 @@ struct Connection::Incoming {
   bool has_header = false;
 };
 
-Connection::Connection(Socket socket, ServerContext& context)
-    : context_(context), socket_(std::move(socket)) {
+Connection::Connection(std::unique_ptr<Transport> transport, ServerContext& context)
+    : context_(context), transport_(std::move(transport)), socket_(transport_->socket()) {
   context_.connections.insert(this);
   context_.num_connections = context_.connections.size();
   error_code ignored;
@@ -129,12 +121,14 @@ void Connection::start() {
 }
 
 void Connection::refuse_service() {
-  asio::co_spawn(
-      socket_.get_executor(),
-      [self = shared_from_this()] {
-        return self->refuse(503, "The server has too many connections; try again later.");
-      },
-      asio::detached);
+  is_refused_ = true;
+  start();
+}
+
+Task<bool> Connection::handshake() {
+  enter(Phase::kReceiving, context_.options.header_timeout);
+  const error_code error = co_await transport_->handshake();
+  co_return !error;
 }
 
 void Connection::enter(Phase phase, Clock::duration limit) {
@@ -145,6 +139,11 @@ void Connection::enter(Phase phase, Clock::duration limit) {
 }
 
 Task<void> Connection::serve() {
+  if (!co_await handshake()) co_return;
+  if (is_refused_) {
+    co_await refuse(503, "The server has too many connections; try again later.");
+    co_return;
+  }
   for (;;) {
     HttpRequest request;
     Exchange::Traits traits;
@@ -174,8 +173,7 @@ Task<void> Connection::serve() {
 /// Reads into buffer_. False at the end of the stream, on an error or a deadline.
 Task<bool> Connection::read_some() {
   error_code error;
-  const std::size_t bytes =
-      co_await socket_.async_read_some(buffer_.prepare(kReadBytes), resume(error));
+  const std::size_t bytes = co_await transport_->read_some(buffer_.prepare(kReadBytes), error);
   buffer_.commit(bytes);
   co_return !error;
 }
@@ -263,8 +261,7 @@ Task<bool> Connection::accept_header(Incoming& incoming) {
   }
   if (parser.is_done() || buffer_.size() > 0 || message.version() < 11) co_return true;
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  error_code error;
-  co_await asio::async_write(socket_, asio::buffer(kContinue), resume(error));
+  const error_code error = co_await transport_->write_all(asio::buffer(kContinue));
   co_return !error;
 }
 
@@ -322,19 +319,18 @@ void Connection::flush_exchange() {
 void Connection::write_some() {
   is_writing_ = true;
   deadline_ = Clock::now() + context_.options.write_timeout;
-  socket_.async_write_some(
-      asio::buffer(sending_.data() + sent_bytes_, sending_.size() - sent_bytes_),
-      [self = shared_from_this()](const error_code& error, std::size_t bytes) {
-        self->is_writing_ = false;
-        if (self->is_aborted_ || !self->exchange_) return;
-        if (error) return self->abort();
-        self->sent_bytes_ += bytes;
-        if (self->sent_bytes_ < self->sending_.size()) return self->write_some();
-        self->sending_.clear();
-        self->sent_bytes_ = 0;
-        self->deadline_ = Clock::time_point::max();
-        self->flush_exchange();
-      });
+  transport_->write_some(asio::buffer(sending_.data() + sent_bytes_, sending_.size() - sent_bytes_),
+                         [self = shared_from_this()](const error_code& error, std::size_t bytes) {
+                           self->is_writing_ = false;
+                           if (self->is_aborted_ || !self->exchange_) return;
+                           if (error) return self->abort();
+                           self->sent_bytes_ += bytes;
+                           if (self->sent_bytes_ < self->sending_.size()) return self->write_some();
+                           self->sending_.clear();
+                           self->sent_bytes_ = 0;
+                           self->deadline_ = Clock::time_point::max();
+                           self->flush_exchange();
+                         });
 }
 
 /// Answers a request that never became one, and closes.
@@ -348,8 +344,7 @@ Task<void> Connection::refuse(int status, std::string message) {
   if (status == 503) headers.emplace_back("Retry-After", "1");
   append_response_head(answer, status, headers);
   answer.append("\r\n").append(body);
-  error_code error;
-  co_await asio::async_write(socket_, asio::buffer(answer), resume(error));
+  const error_code error = co_await transport_->write_all(asio::buffer(answer));
   if (!error) co_await linger();
 }
 
@@ -357,8 +352,8 @@ Task<void> Connection::refuse(int status, std::string message) {
 Task<void> Connection::linger() {
   enter(Phase::kClosing, kLingerTime);
   buffer_.consume(buffer_.size());
+  co_await transport_->end_sending();
   error_code error;
-  socket_.shutdown(Socket::shutdown_send, error);
   std::array<char, kReadBytes / 4> scratch;
   while (!error && !is_expired_) {
     co_await socket_.async_read_some(asio::buffer(scratch), resume(error));

@@ -1,9 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <memory>
@@ -12,13 +9,10 @@
 
 #include "tandem/net/exchange.h"
 #include "tandem/net/http_server.h"
+#include "tandem/net/transport.h"
 
 namespace tandem::net {
 
-using Executor = boost::asio::io_context::executor_type;
-using Socket = boost::asio::basic_stream_socket<boost::asio::ip::tcp, Executor>;
-template <typename T>
-using Task = boost::asio::awaitable<T, Executor>;
 using Clock = std::chrono::steady_clock;
 
 /// What the connections of a server share. Thread: I/O, but for what says otherwise.
@@ -37,7 +31,7 @@ struct ServerContext {
 /// time for everything queued. Thread: I/O.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Socket socket, ServerContext& context);
+  Connection(std::unique_ptr<Transport> transport, ServerContext& context);
   ~Connection();
 
   /// Serves until the client leaves or the connection must close.
@@ -58,6 +52,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Incoming;  // a request being parsed
 
   Task<void> serve();
+  Task<bool> handshake();
   Task<bool> receive(HttpRequest& request, Exchange::Traits& traits);
   Task<bool> parse(Incoming& incoming);
   Task<bool> accept_header(Incoming& incoming);
@@ -72,8 +67,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void write_some();
 
   ServerContext& context_;
-  Socket socket_;
+  const std::unique_ptr<Transport> transport_;
+  Socket& socket_;                    // of the transport
   boost::beast::flat_buffer buffer_;  // received, not yet parsed
+  bool is_refused_ = false;           // too many connections
   Phase phase_ = Phase::kIdle;
   Clock::time_point deadline_ = Clock::time_point::max();
   bool is_expired_ = false;

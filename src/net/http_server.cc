@@ -75,6 +75,10 @@ class HttpServerImpl final : public HttpServer {
   HttpServerImpl& operator=(const HttpServerImpl&) = delete;
 
   core::Status open() {
+    const HttpServerOptions& options = context_.options;
+    if (!options.tls_certificate_file.empty()) {
+      TANDEM_ASSIGN(tls_, TlsContext::load(options.tls_certificate_file, options.tls_key_file));
+    }
     TANDEM_ASSIGN(acceptor_, listen(io_, context_.options));
     error_code error;
     port_ = acceptor_.local_endpoint(error).port();
@@ -105,7 +109,8 @@ class HttpServerImpl final : public HttpServer {
     const std::size_t count = context_.connections.size();
     const std::size_t limit = context_.options.max_connections;
     if (count >= limit + kMaxRefusals) return;  // closed as it is
-    const auto connection = std::make_shared<Connection>(std::move(socket), context_);
+    auto transport = tls_ ? tls_->wrap(std::move(socket)) : make_plain_transport(std::move(socket));
+    const auto connection = std::make_shared<Connection>(std::move(transport), context_);
     count < limit ? connection->start() : connection->refuse_service();
   }
 
@@ -152,6 +157,7 @@ class HttpServerImpl final : public HttpServer {
   }
 
   // Destroyed last: responders and connections end before what they use.
+  std::unique_ptr<TlsContext> tls_;
   asio::io_context io_{1};
   Acceptor acceptor_;
   asio::steady_timer retry_;

@@ -61,7 +61,9 @@ using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<Responder>)>
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 8080;  ///< 0: any free port, see port()
+  std::uint16_t port = 8080;         ///< 0: any free port, see port()
+  std::string tls_certificate_file;  ///< PEM, with its chain; empty: no TLS
+  std::string tls_key_file;
   std::size_t max_header_bytes = 16 * 1024;
   std::size_t max_body_bytes = 8 * 1024 * 1024;
   std::size_t max_outbox_bytes = 1024 * 1024;           ///< unsent bytes of one stream
@@ -72,15 +74,17 @@ struct HttpServerOptions {
   std::chrono::milliseconds write_timeout{60'000};      ///< no progress while bytes wait
 };
 
-/// HTTP/1.1 server on one I/O thread (Boost.Beast coroutines). Malformed requests, oversized
-/// headers or bodies and slow senders are answered (400, 413, 431, 408) with the JSON error body
-/// made by `error_body`, and closed. Pipelined requests are answered in order, one at a time.
-/// Chunked request bodies, Expect: 100-continue and HEAD (the body is held back) are understood.
+/// HTTP/1.1 server, within TLS if it has a certificate, on one I/O thread (Boost.Beast coroutines).
+/// Malformed requests, oversized headers or bodies and slow senders are answered (400, 413, 431,
+/// 408) with the JSON error body made by `error_body`, and closed. Pipelined requests are answered
+/// in order, one at a time. Chunked request bodies, Expect: 100-continue and HEAD (the body is held
+/// back) are understood.
 class HttpServer {
  public:
   using ErrorBody = std::function<std::string(int status, std::string_view message)>;
 
-  /// Binds and listens; kUnavailable names host, port and reason. The server starts accepting.
+  /// Binds and listens; kUnavailable names host, port and reason, kInvalidArgument the TLS file
+  /// that is wrong. The server starts accepting.
   static core::Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options,
                                                          HttpHandler handler, ErrorBody error_body);
   virtual ~HttpServer() = default;  ///< closes every connection and joins the thread

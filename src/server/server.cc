@@ -29,6 +29,8 @@ class ServerImpl final : public Server {
     net::HttpServerOptions http;
     http.host = options.host;
     http.port = options.port;
+    http.tls_certificate_file = options.tls_certificate_file;
+    http.tls_key_file = options.tls_key_file;
     http.max_body_bytes = options.max_body_bytes;
     http.max_connections = options.max_connections;
     http.max_outbox_bytes = options.max_outbox_bytes;

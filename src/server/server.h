@@ -24,8 +24,10 @@ struct ServerOptions {
   int num_prompt_workers = 1;                  ///< threads that parse, render and tokenize requests
   int max_pending_prompts = 256;               ///< requests waiting for them; more get 503
   std::chrono::milliseconds request_timeout{0};  ///< of a whole answer, from its arrival; 0: none
-  std::int64_t max_queue_tokens = 0;      ///< prompt tokens waiting for their first step; more get
-                                          ///< 429; 0: no limit
+  std::int64_t max_queue_tokens = 0;  ///< prompt tokens waiting for their first step; more get
+                                      ///< 429; 0: no limit
+  std::string tls_certificate_file;   ///< PEM, with its chain; empty: no TLS
+  std::string tls_key_file;
   std::vector<std::string> api_keys;      ///< empty: none is asked for
   std::vector<std::string> cors_origins;  ///< pages that may call from a browser; "*": any
   bool access_log = true;                 ///< one line per request, never its text

@@ -35,6 +35,7 @@ class RawSocket {
   RawSocket& operator=(RawSocket&&) = delete;
 
   bool is_connected() const { return is_connected_; }
+  int fd() const { return fd_; }
 
   /// False when the peer has gone.
   bool send(std::string_view bytes) const {
