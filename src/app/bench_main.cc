@@ -30,8 +30,10 @@ int bench_main(BenchCommand command) {
     return fail(cannot_write(command.output));
   }
   command.options.interrupt = &g_interrupt;
-  std::signal(SIGINT, on_interrupt);
-  std::signal(SIGTERM, on_interrupt);
+  command.options.on_start = [] {  // until then there is nothing to print
+    std::signal(SIGINT, on_interrupt);
+    std::signal(SIGTERM, on_interrupt);
+  };
   const auto report = bench::run_bench(command.options);
   if (!report.ok()) return fail(report.status());
   if (command.output == "-") {
@@ -44,6 +46,10 @@ int bench_main(BenchCommand command) {
     file << bench::to_json(*report) << '\n';
     file.close();
     if (!file) return fail(cannot_write(command.output));
+  }
+  if (report->errors() > 0) {
+    return fail(core::unavailable(fmt::format("{} of {} requests failed; the row counts the others",
+                                              report->errors(), report->asked)));
   }
   return 0;
 }

@@ -74,13 +74,19 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   }
   TANDEM_ASSIGN(auto backend, make_backend(options));
   TANDEM_ASSIGN(out.model, model::Model::load(load_options(options), std::move(backend)));
-  out.max_context = out.model->limits().max_context;
-
   engine::EngineOptions engine_options;
   engine_options.draft_length = options.draft_length;
   engine_options.max_context = options.context;
   engine_options.max_queue = options.max_queue;
   TANDEM_ASSIGN(out.engine, engine::Engine::create(*out.model, *out.tokenizer, engine_options));
+  out.max_context = out.engine->context();
+  if (out.max_context < options.context) {
+    core::log_warning(fmt::format(
+        "the context is {} tokens instead of {}: the model was made for {}, and {} of KV memory "
+        "hold no more",
+        out.max_context, options.context, out.model->limits().max_context,
+        format_size(options.kv_memory_bytes)));
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   core::log_info(
       fmt::format("loaded {}{} in {:.1f} s; {}, {} sequences, context {}, KV memory up to {}",

@@ -1,7 +1,9 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -32,12 +34,29 @@ CLI::Option* add_parsed(CLI::App* app, const char* name, T* target, Parse parse,
   return app->add_option(name, read, help)->type_name("TEXT")->default_str(default_text);
 }
 
+/// A finite number within bounds; CLI::Range lets NaN pass.
+CLI::Validator number_within(double min, double max) {
+  const auto check = [=](const std::string& text) -> std::string {
+    double value = 0.0;
+    if (CLI::detail::lexical_cast(text, value) && value >= min && value <= max) return "";
+    return fmt::format("{} is not a number from {} to {}", text, min, max);
+  };
+  return CLI::Validator(check, fmt::format("{} to {}", min, max));
+}
+
+/// An empty text is a variable that was not set, not a wish for the default.
+CLI::Validator not_empty() {
+  return CLI::Validator([](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
+}
+
 void add_model_options(CLI::App* app, ModelOptions* options) {
   app->add_option("--model", options->model,
                   "Gemma 4 model: a GGUF file or a Hugging Face directory")
       ->required()
       ->type_name("PATH");
-  app->add_option("--draft", options->draft, "its MTP drafter, of either kind")->type_name("PATH");
+  app->add_option("--draft", options->draft, "its MTP drafter, of either kind")
+      ->type_name("PATH")
+      ->check(not_empty());
   app->add_option("--threads", options->threads, "compute threads; 0: all cores of this process")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
@@ -76,7 +95,7 @@ void add_limits(CLI::App* serve, ServeOptions* options) {
       ->add_option("--request-timeout", options->request_timeout_s,
                    "seconds for a whole answer, waiting included; 0: no limit")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_within(0.0, 1e6));
   serve
       ->add_option("--api-key-file", options->api_key_file,
                    "file with one API key a line; clients must send one as a bearer token")
@@ -101,7 +120,9 @@ void add_limits(CLI::App* serve, ServeOptions* options) {
 void add_serve(CLI::App* app, ServeOptions* options, std::function<int()>* command) {
   CLI::App* serve = app->add_subcommand("serve", "Serve a model over an OpenAI-compatible API");
   add_model_options(serve, &options->model);
-  serve->add_option("--host", options->host, "address to listen on")->capture_default_str();
+  serve->add_option("--host", options->host, "address to listen on")
+      ->capture_default_str()
+      ->check(not_empty());
   serve->add_option("--port", options->port, "port to listen on; 0: any free one")
       ->capture_default_str();
   serve
@@ -125,10 +146,10 @@ void add_run(CLI::App* app, RunOptions* options, std::function<int()>* command) 
   run->add_option("--prompt", options->prompt, "what the user says")->required();
   run->add_option("--max-tokens", options->max_tokens, "most tokens of the answer")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 24));
   run->add_option("--temperature", options->temperature,
                   "0: always the likeliest token; default: the model file's")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_within(0.0, 100.0));
   run->callback([=] {
     check_model_options(options->model);
     *command = [=] {
@@ -153,23 +174,23 @@ void add_bench(CLI::App* app, BenchCommand* bench, std::function<int()>* command
       ->check(CLI::Range(1, 65536));
   sub->add_option("--max-tokens", options.max_tokens, "most tokens of an answer")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 24));
   sub->add_option("--duration", options.duration_s, "seconds at most; what runs then is cancelled")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(number_within(0.001, 1e7));
   sub->add_option("--output", bench->output, "JSON file to write; -: standard output")
       ->type_name("FILE");
   sub->add_option("--model", options.model, "model to name; default: the server's first");
   sub->add_option("--api-key", options.api_key, "sent as a bearer token");
   sub->add_option("--temperature", options.temperature, "sampling temperature")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_within(0.0, 100.0));
   sub->add_option("--timeout", options.timeout_s, "seconds for one request")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(number_within(0.001, 1e7));
   sub->add_option("--pid", options.pid,
                   "server process whose peak memory is read; default: ask its /metrics")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   sub->callback([=] {
     *command = [=] {
       return tandem::app::bench_main(*bench);
@@ -226,5 +247,8 @@ int main(int argc, char** argv) {
     // Help and version are asked for, not errors.
     return app.exit(error) == 0 ? 0 : kUsageError;
   }
-  return command();
+  const int code = command();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return tandem::app::fail(
+      tandem::core::resource_exhausted("cannot write to the standard output; is the disk full?"));
 }

@@ -7,6 +7,7 @@
 
 #include "tandem/app/commands.h"
 #include "tandem/app/loaded_model.h"
+#include "tandem/app/stop_signals.h"
 #include "tandem/core/log.h"
 
 namespace tandem::app {
@@ -94,6 +95,7 @@ std::string describe_acceptance(const engine::EngineStats& stats) {
 
 int run_main(const RunOptions& options) {
   core::set_log_level(core::LogLevel::kWarning);
+  explain_lost_files();
   const auto model = load_model(options.model);
   if (!model.ok()) return fail(model.status());
   auto prompt = encode_prompt(*model, options.prompt);

@@ -57,6 +57,7 @@ core::Result<LoadedModel> load_while_listening(const ModelOptions& options, Stop
 
 int serve_main(const ServeOptions& options) {
   StopSignals signals;
+  explain_lost_files();
   std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error code, not a signal
   const auto name = model_name(options.model.model);
   if (!name.ok()) return fail(name.status());

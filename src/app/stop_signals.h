@@ -4,8 +4,9 @@
 
 namespace tandem::app {
 
-/// SIGTERM and SIGINT as something to wait for. They are blocked in the thread that makes this and
-/// in every thread started from then on, so make it first. Thread: the one that made it.
+/// SIGTERM, SIGINT and, unless the parent ignores it (nohup), SIGHUP as something to wait for. They
+/// are blocked in the thread that makes this and in every thread started from then on, so make it
+/// first. Thread: the one that made it.
 class StopSignals {
  public:
   StopSignals();
@@ -14,5 +15,9 @@ class StopSignals {
   /// process at once, with exit code 1.
   bool wait_for(std::chrono::milliseconds time);
 };
+
+/// Ends the process with a sentence, exit code 1, when a mapped file loses the pages that are read
+/// (SIGBUS): somebody truncated it or wrote another over it.
+void explain_lost_files();
 
 }  // namespace tandem::app

@@ -150,6 +150,7 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
     TANDEM_ASSIGN(target.model, offered);
   }
   const auto before = read_counters(target);
+  options.on_start();
   Observations seen = LoadRun(options, target, std::move(prompts)).run();
   BenchReport report = make_report(options, target, std::move(seen));
   const auto after = before ? read_counters(target) : std::nullopt;

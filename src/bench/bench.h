@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,6 +27,9 @@ struct BenchOptions {
   double duration_s = 900.0;  ///< no longer than this; what runs then is cancelled
   double timeout_s = 600.0;   ///< of one request
   int pid = 0;                ///< server process whose memory is read; 0: ask /metrics
+  /// Called when all questions are answered and the first request is about to be sent.
+  std::function<void()> on_start = [] {
+  };
   const std::atomic<bool>* interrupt = nullptr;  ///< when it turns true the run ends early
 };
 

@@ -28,6 +28,7 @@ std::string error_text(const json::value& error) {
 
 void ChatStream::feed(std::string_view bytes, double now) {
   reader_.feed(bytes, [&](std::string_view data) { on_event(data, now); });
+  if (reader_.is_too_long() && error_.empty()) error_ = "an event is longer than 16 MiB";
 }
 
 void ChatStream::on_event(std::string_view data, double now) {

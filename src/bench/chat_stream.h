@@ -32,7 +32,7 @@ class ChatStream {
   const std::string& finish_reason() const { return finish_reason_; }  ///< empty: none yet
   const std::optional<Usage>& usage() const { return usage_; }
   const std::optional<DraftTimings>& draft_timings() const { return draft_timings_; }
-  /// Message of an error event or of an event that is not JSON; empty: none.
+  /// Message of an error event, or of one that is not JSON or too long; empty: none.
   const std::string& error() const { return error_; }
 
  private:

@@ -80,6 +80,8 @@ class ThreadedEngine final : public Engine {
     return live_.empty();
   }
 
+  int context() const override { return core_->context(); }
+
   EngineStats stats() const override {
     const std::lock_guard lock(mutex_);
     EngineStats stats = stats_;

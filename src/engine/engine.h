@@ -63,6 +63,10 @@ class Engine {
   /// True when nothing runs or waits.
   virtual bool idle() const = 0;
 
+  /// Most tokens of a prompt and its answer: what was asked for, as far as the model and the KV
+  /// memory hold it.
+  virtual int context() const = 0;
+
   virtual EngineStats stats() const = 0;
 };
 

@@ -258,6 +258,10 @@ void EngineCore::commit(const PlannedStep& step, const kernels::StepResult& resu
 void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
                              const kernels::SpanResult& result) {
   Job& job = *jobs_.at(s.request_id);
+  if (result.is_broken) {
+    fail_broken(job);
+    return;
+  }
   if (!span.is_decode()) s.commit_prompt(static_cast<int>(span.prompt.size()));
   if (!samples(span)) {
     kv_.settle(s);
@@ -309,6 +313,16 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
     event.usage = job.usage;
     events_.push_back({&job, std::move(event)});
   }
+}
+
+void EngineCore::fail_broken(Job& job) {
+  Event event;
+  event.finish = FinishReason::kError;
+  event.error = core::internal_error(
+      "the model gave values that are not finite for this text; its file is damaged or overflows: "
+      "compare its checksum with the publisher's");
+  core::log_warning(fmt::format("a request failed: {}", event.error.message()));
+  finish(job, std::move(event));
 }
 
 void EngineCore::count_drafts(Job& job, const kernels::SpanResult& result) {

@@ -99,6 +99,7 @@ class EngineCore {
   void commit(const PlannedStep& step, const kernels::StepResult& result);
   void commit_span(Sequence& sequence, const kernels::Span& span,
                    const kernels::SpanResult& result);
+  void fail_broken(Job& job);
   void count_drafts(Job& job, const kernels::SpanResult& result);
   void observe_cost(const PlannedStep& step, double seconds);
   void fail(Job& job, const core::Status& error);

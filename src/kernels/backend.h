@@ -179,7 +179,8 @@ class Backend {
   /// w.centroids only over the ids of its best clusters; hidden = post_projection y.
   virtual void draft_head(const DraftWeights& w, int i, Rows x) = 0;
 
-  /// Waits for the step. kInternal: device fault or non-finite values; the engine fails the
+  /// Waits for the step. Values that are not finite break the spans they are met in, see
+  /// SpanResult, and never reach the cache. kInternal: device fault; the engine fails the
   /// running requests and stops.
   virtual core::Result<StepResult> end_step() = 0;
 };

@@ -148,6 +148,7 @@ Backend::StepShape HostStep::begin(const StepPlan& plan) {
       s.num_drafts = 0;
     }
   }
+  broken_.assign(rows.size(), 0);
   TANDEM_CHECK(static_cast<int>(rows.size()) <= max_rows_, "the step has too many rows");
   TANDEM_CHECK(kept_rows_ <= max_kept_rows_, "the step has too many kept rows");
 
@@ -202,6 +203,10 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
 }
 
 StepResult HostStep::take_result() {
+  for (std::size_t r = 0; r < broken_.size(); ++r) {
+    const auto span = static_cast<std::size_t>(rows_[index(RowSet::kStep)][r].span);
+    if (broken_[r] != 0) result_.spans[span].is_broken = true;
+  }
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     const Slot& s = slots_[static_cast<std::size_t>(spans_[i].slot)];
     SpanResult& result = result_.spans[i];

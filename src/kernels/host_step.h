@@ -65,6 +65,10 @@ class HostStep {
   /// rows may be written by different threads.
   TokenLogprobs& logprobs(std::size_t sampled_row) { return logprobs_[sampled_row]; }
 
+  /// The row met a value that is not finite: its span's result is broken. Different rows may be
+  /// marked by different threads.
+  void set_broken(int step_row) { broken_[static_cast<std::size_t>(step_row)] = 1; }
+
   /// Applies the chosen tokens (one per sampled row) span by span, spec/mtp.md sections 6 and 7:
   /// accepts drafts while they equal the chosen token, fills the result, advances the slots and
   /// copies hidden = h[row that predicted the next token] (`h` is [R, E]). Then lays out the draft
@@ -128,6 +132,7 @@ class HostStep {
   std::array<std::vector<RowRun>, 2> runs_;
   std::vector<SampledRow> sampled_;
   std::vector<TokenLogprobs> logprobs_;  // [sampled rows]
+  std::vector<std::uint8_t> broken_;     // [T]
   std::array<int, kMaxDraft + 1> draft_counts_ = {};
   StepResult result_;
 };

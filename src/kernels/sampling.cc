@@ -258,7 +258,9 @@ Law make_law(std::span<const float> logits, float temperature, SamplingScratch& 
     scratch.block_maxima.push_back(
         max_of(logits.subspan(begin, std::min(kBlock, logits.size() - begin))));
   }
-  return {logits, max_of(scratch.block_maxima), 1.0F / temperature};
+  // The reciprocal of a smaller number may overflow; sampling is greedy far above it.
+  constexpr float kCold = std::numeric_limits<float>::min();
+  return {logits, max_of(scratch.block_maxima), 1.0F / std::max(temperature, kCold)};
 }
 
 void apply_mask(std::span<const std::uint32_t> mask, std::span<float> logits) {
@@ -281,7 +283,7 @@ double report_likeliest(std::span<const float> logits, int top, SamplingScratch&
                         TokenLogprobs& logprobs) {
   logprobs.top.clear();
   const Law law = make_law(logits, 1.0F, scratch);
-  if (!std::isfinite(law.max)) return 0.0;  // no law: the step fails by its hidden rows
+  if (!std::isfinite(law.max)) return 0.0;  // no law: the span is broken
   double total = 0.0;
   for (const double mass : bucket_masses(law)) total += mass;
   const double log_total = static_cast<double>(law.max) + std::log(total);

@@ -103,6 +103,9 @@ struct SpanResult {
   std::int32_t num_next_drafts = 0;  ///< drafts that the slot holds now
   std::array<TokenId, kMaxDraft> next_drafts = {};
   std::vector<TokenLogprobs> logprobs;  ///< of `tokens`, one each, where rules ask for it
+  /// A row of the span met a value that is not finite or that the cache cannot hold: all else here
+  /// means nothing and the sequence cannot go on.
+  bool is_broken = false;
 };
 
 /// Results in the order of the plan's spans.

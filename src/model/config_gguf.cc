@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "tandem/formats/printable.h"
 #include "tandem/model/config.h"
 #include "tandem/model/config_build.h"
 #include "tandem/model/key_reader.h"
@@ -198,7 +199,7 @@ core::Result<ModelConfig> read_config(const formats::GgufFile& file) {
     return core::unimplemented(
         fmt::format("{}: architecture \"{}\" is not supported; Tandem runs "
                     "gemma4 and gemma4-assistant files",
-                    file.path(), config.family));
+                    file.path(), formats::printable(config.family, 64)));
   }
   if (const auto name = file.get_string("general.name"); name.ok()) config.name = *name;
   const KeyReader keys(file, config.family + ".");

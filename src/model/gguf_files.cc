@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tandem/formats/gguf.h"
+#include "tandem/formats/printable.h"
 #include "tandem/model/vocab_gguf.h"
 
 namespace tandem::model {
@@ -17,7 +18,7 @@ class GgufFiles final : public ModelFiles {
   const std::string& path() const override { return file_.path(); }
   std::string name() const override {
     const auto name = file_.get_string("general.name");
-    return name.ok() ? std::string(*name) : std::string();
+    return name.ok() ? formats::printable(*name, kMaxNameBytes) : std::string();
   }
   std::string_view kind() const override { return "GGUF"; }
 

@@ -145,7 +145,8 @@ core::Result<std::vector<json::object>> HfFiles::read_configs() const {
 std::string HfFiles::name() const {
   // "DIR/" ends in an empty part.
   const fs::path path = fs::path(directory_).lexically_normal();
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
+  const fs::path last = (path.has_filename() ? path : path.parent_path()).filename();
+  return formats::printable(last.string(), kMaxNameBytes);
 }
 
 core::Result<tokenizer::VocabData> HfFiles::vocab() const {

@@ -244,7 +244,8 @@ core::Result<std::vector<float>> PairModel::score(std::span<const TokenId> token
     const Rows h = run_target(plan);
     TANDEM_TRY(read_logits(h, out));
     backend_->verify(target_->weights().head, h);
-    if (auto result = backend_->end_step(); !result.ok()) return result.status();
+    TANDEM_ASSIGN(const kernels::StepResult result, backend_->end_step());
+    if (result.spans[0].is_broken) return core::internal_error("a logit is not finite");
   }
   return out;
 }

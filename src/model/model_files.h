@@ -20,6 +20,8 @@ namespace tandem::model {
 /// set of names what the two keep under names of their own. Views die with it. Thread: any.
 class ModelFiles {
  public:
+  static constexpr std::size_t kMaxNameBytes = 128;
+
   /// Maps and checks the containers: kNotFound, kInvalidArgument, kDataLoss or kUnimplemented with
   /// one sentence that names the file. What is in them is judged by the calls below.
   static core::Result<std::unique_ptr<ModelFiles>> open(const std::string& path);
@@ -27,6 +29,7 @@ class ModelFiles {
 
   virtual const std::string& path() const = 0;
   /// What the files call themselves, for people: general.name, or the directory's; may be empty.
+  /// Printable, at most kMaxNameBytes.
   virtual std::string name() const = 0;
   /// "GGUF" or "Hugging Face".
   virtual std::string_view kind() const = 0;

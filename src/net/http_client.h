@@ -67,12 +67,17 @@ class SseReader {
   /// joined by LF. Comments and other fields are skipped.
   void feed(std::string_view bytes, const std::function<void(std::string_view data)>& on_event);
 
+  /// An event was longer than this many bytes: it and all that follows is dropped.
+  static constexpr std::size_t kMaxEventBytes = std::size_t{16} << 20;
+  bool is_too_long() const { return is_too_long_; }
+
  private:
   void end_line(const std::function<void(std::string_view data)>& on_event);
 
   std::string line_;
   std::string data_;
   bool has_data_ = false;
+  bool is_too_long_ = false;
   bool skip_line_feed_ = false;
   bool is_first_line_ = true;
 };

@@ -7,9 +7,11 @@ namespace tandem::net {
 void SseReader::feed(std::string_view bytes,
                      const std::function<void(std::string_view data)>& on_event) {
   for (const char c : bytes) {
+    if (is_too_long_) return;
     if (std::exchange(skip_line_feed_, false) && c == '\n') continue;
     if (c != '\n' && c != '\r') {
       line_.push_back(c);
+      is_too_long_ = line_.size() + data_.size() > kMaxEventBytes;
       continue;
     }
     skip_line_feed_ = c == '\r';

@@ -1,8 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -103,6 +106,12 @@ TEST(Cli, WrongUseEndsWithTwo) {
       {"serve", "--model", "x", "--draft-length", "9"},
       {"serve", "--model", "x", "--draft-length", "3"},
       {"serve", "--model", "x", "--max-sequences", "0"},
+      {"serve", "--model", "x", "--host", ""},
+      {"serve", "--model", "x", "--draft", ""},
+      {"run", "--model", "x", "--prompt", "y", "--temperature", "nan"},
+      {"run", "--model", "x", "--prompt", "y", "--max-tokens", "0"},
+      {"bench", "--url", "u", "--dataset", "d", "--timeout", "nan"},
+      {"bench", "--url", "u", "--dataset", "d", "--duration", "1e300"},
       {"run", "--model", "x"},
       {"run", "--model", "x", "--prompt", "y", "--temperature", "-1"},
       {"bench", "--url", "http://127.0.0.1:1"},
@@ -188,6 +197,36 @@ TEST(Cli, BenchMeasuresAServedModelAndTermStopsIt) {
 
   server.signal(SIGTERM);
   EXPECT_EQ(server.wait(kPatience), 0) << server.errors();
+}
+
+TEST(Cli, BenchFailsWhenRequestsFail) {
+  Program server(kServe);
+  const std::string url = wait_until_ready(server);
+  Program bench({"bench", "--url", url, "--dataset",
+                 TANDEM_SOURCE_DIR "/models/demo/sharegpt-bench.json", "--prompts", "3", "--model",
+                 "another"});
+  EXPECT_EQ(bench.wait(kPatience), 1);
+  EXPECT_THAT(bench.output(), HasSubstr("completed / asked   0 / 3"));
+  EXPECT_THAT(bench.errors(), HasSubstr("3 of 3 requests failed"));
+}
+
+TEST(Cli, AModelFileThatIsCutWhileInUseEndsWithASentence) {
+  const std::string file = testing::TempDir() + "tandem_cut_" + std::to_string(::getpid());
+  std::filesystem::copy_file(kTiny + "tiny-e-Q8_0.gguf", file,
+                             std::filesystem::copy_options::overwrite_existing);
+  Program server({"serve", "--model", file, "--port", "0"});
+  const std::string url = wait_until_ready(server);
+  std::filesystem::resize_file(file, 0);
+  EXPECT_FALSE(ask(url, 4).ok());
+  EXPECT_EQ(server.wait(kPatience), 1);
+  EXPECT_THAT(server.errors(), HasSubstr("a model file became shorter while it was in use"));
+  std::filesystem::remove(file);
+}
+
+TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
+  const std::string command =
+      TANDEM_BINARY_DIR "/bin/tandem inspect " + kTiny + "tiny-e-Q8_0.gguf >/dev/full 2>/dev/null";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
 }
 
 TEST(Cli, TermLetsRunningRequestsFinishAndASecondOneDoesNot) {

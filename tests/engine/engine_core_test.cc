@@ -125,6 +125,27 @@ TEST(EngineCore, CancelEndsARequestInAnyState) {
   EXPECT_EQ(harness.core().stats().requests_finished, 3U);
 }
 
+TEST(EngineCore, ValuesThatAreNotFiniteFailTheirRequestOnly) {
+  ScriptedRunner::Options options;
+  options.broken_token = 5;  // a byte, never chosen
+  Harness harness(options, {.prefill_chunk = 4});
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    Request request = make_request(id, 10, 20);
+    if (id == 2) request.prompt[1] = options.broken_token;  // in a chunk that samples nothing
+    if (id == 5) request.prompt[9] = options.broken_token;
+    harness.add(request);
+  }
+  harness.run();
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    const bool is_broken = id == 2 || id == 5;
+    EXPECT_EQ(harness.received(id).finish,
+              is_broken ? FinishReason::kError : FinishReason::kLength);
+    EXPECT_EQ(harness.received(id).tokens.size(), is_broken ? 0U : 20U);
+  }
+  EXPECT_TRUE(harness.core().stats().healthy);
+  EXPECT_EQ(harness.core().stats().requests_failed, 2U);
+}
+
 TEST(EngineCore, DeviceFaultFailsEverybody) {
   const ScriptedRunner::Options options;
   Harness harness(options, {});

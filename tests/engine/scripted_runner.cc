@@ -244,6 +244,7 @@ core::Result<kernels::StepResult> ScriptedRunner::step(const kernels::StepPlan& 
   kernels::StepResult result;
   for (std::size_t i = 0; i < plan.spans.size(); ++i) {
     result.spans.push_back(run_span(plan.spans[i], tokens[i]));
+    result.spans.back().is_broken = std::ranges::count(tokens[i], options_.broken_token) > 0;
   }
   ++steps_;
   return result;

@@ -266,23 +266,54 @@ TEST_P(BackendSemantics, SuppressedTokensAreNeverChosenNorDrafted) {
   }
 }
 
-TEST_P(BackendSemantics, ReportsValuesThatAreNotFiniteAndGoesOn) {
+// What is not finite breaks its own sequence, wherever it appears, and nobody else's.
+TEST_P(BackendSemantics, BreaksTheSpansWhoseValuesAreNotFinite) {
   const kernels::Head head = {rig_.norm(width(), 1),
                               rig_.table(DType::kF32, rig_.dims().vocab, width(), 2), 30.0F};
   const std::vector<TokenId> tokens(2, 1);
   for (const float poison :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1.0F}) {
-    backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
-    std::vector<float> values = random_values(static_cast<std::size_t>(2 * width()), 3);
+    backend().begin_step(
+        {{rig_.prompt(0, tokens, 0, Keep::kAll), rig_.prompt(1, tokens, 0, Keep::kAll)}});
+    std::vector<float> values = random_values(static_cast<std::size_t>(4 * width()), 3);
     values[static_cast<std::size_t>(width()) + 7] = poison;
-    const Rows x = rig_.rows(2, width(), RowSet::kStep);
-    const Rows h = rig_.rows(2, width(), RowSet::kStep);
+    const Rows x = rig_.rows(4, width(), RowSet::kStep);
+    const Rows h = rig_.rows(4, width(), RowSet::kStep);
     backend().write(x, values);
     backend().final_norm(head, x, h);
     backend().verify(head, h);
     const auto result = backend().end_step();
-    EXPECT_EQ(result.status().code(), poison == 1.0F ? core::Code::kOk : core::Code::kInternal);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(result->spans[0].is_broken, poison != 1.0F);
+    EXPECT_FALSE(result->spans[1].is_broken);
   }
+}
+
+// Pages are not cleared between sequences: a value that is not finite would spoil the next one.
+TEST_P(BackendSemantics, KeepsWhatIsNotFiniteOutOfTheCache) {
+  const auto w = rig_.attention_weights(DType::kF32, AttentionKind::kFull, width(), true, false, 1);
+  const auto spec = rig_.attention_spec(AttentionKind::kFull, 0);
+  const std::vector<TokenId> tokens(5, 1);
+  const std::vector<float> good = random_values(static_cast<std::size_t>(5 * width()), 3);
+  const auto attend = [&](std::vector<float> values) {
+    backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
+    const Rows x = rig_.rows(5, width(), RowSet::kStep);
+    backend().write(x, values);
+    backend().attention(w, spec, x);
+    std::vector<float> out = rig_.read(x);
+    const auto result = backend().end_step();
+    EXPECT_TRUE(result.ok());
+    return std::pair(std::move(out), result.ok() && result->spans[0].is_broken);
+  };
+  const auto [expected, is_broken] = attend(good);
+  EXPECT_FALSE(is_broken);
+  std::vector<float> bad = good;
+  bad[static_cast<std::size_t>(4 * width()) + 3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(attend(bad).second);
+  // Rows 0 to 3 see the bad row's place behind their mask, row 4 writes over it.
+  EXPECT_EQ(attend(good).first, expected);
+  const auto after = attend(bad).first;
+  EXPECT_TRUE(std::equal(expected.begin(), expected.begin() + 4 * width(), after.begin()));
 }
 
 TEST_P(BackendSemantics, RefusesWeightsThatItCannotRun) {

@@ -125,6 +125,7 @@ TEST(Sample, IsGreedyAtTemperatureZeroAndTopKOne) {
   for (std::uint32_t i = 0; i < 50; ++i) {
     const std::vector<float> logits = normal_logits(500, 2.0F, i);
     EXPECT_EQ(sample(logits, params(0, 0, 1, 0, i), 3, scratch), argmax(logits));
+    EXPECT_EQ(sample(logits, params(1e-40F, 0, 1, 0, i), 3, scratch), argmax(logits));
     EXPECT_EQ(sample(logits, params(1, 1, 1, 0, i), 3, scratch), argmax(logits));
     EXPECT_EQ(sample(logits, params(1, 0, 0, 0, i), 3, scratch), argmax(logits));
     EXPECT_EQ(sample(logits, params(1, 0, 1, 1, i), 3, scratch), argmax(logits));

@@ -52,6 +52,22 @@ TEST(SseReader, YieldsTheSameEventsWhateverTheCuts) {
   }
 }
 
+TEST(SseReader, KeepsNoMoreThanAnEventMayHold) {
+  SseReader reader;
+  int events = 0;
+  const auto count = [&](std::string_view) {
+    ++events;
+  };
+  const std::string part(std::size_t{1} << 20, 'x');
+  reader.feed("data: one\n\ndata: ", count);
+  for (int i = 0; i < 15; ++i) reader.feed(part, count);
+  EXPECT_FALSE(reader.is_too_long());
+  for (int i = 0; i < 2; ++i) reader.feed(part, count);
+  reader.feed("\n\ndata: two\n\n", count);
+  EXPECT_TRUE(reader.is_too_long());
+  EXPECT_EQ(events, 1);
+}
+
 class HttpClientTest : public HttpServerTest {
  protected:
   Url url(std::string path = "") { return {"127.0.0.1", server_->port(), std::move(path)}; }

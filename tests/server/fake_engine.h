@@ -55,6 +55,7 @@ class FakeEngine final : public engine::Engine {
     is_draining_ = true;
   }
   bool idle() const override { return true; }
+  int context() const override { return 1 << 16; }
   engine::EngineStats stats() const override {
     const std::lock_guard lock(mutex_);
     return stats_;

@@ -145,9 +145,16 @@ void AttentionOp::finish_kv_head(int r, int kv_head, const float* cosines, const
   float* k = row_of(ws_.b, r, kv_cols()) + kv_head * size;
   float* v = row_of(ws_.c, r, kv_cols()) + kv_head * size;
   k_.rms_norm(w_.v == nullptr ? k : v, nullptr, size, c_.eps(), v);
-  k_.store_value(v, size, c_.kv.values<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
   k_.rms_norm(k, k_norm_, size, c_.eps(), k);
   rotate(k, cosines, sines);
+  constexpr float kLargestHalf = 65504.0F;
+  if (!k_.all_within(k, size, kLargestHalf) || !k_.all_within(v, size, kLargestHalf)) {
+    c_.step.set_broken(r);
+    // Whoever gets the page next must find finite values even where its mask hides them.
+    std::fill_n(k, size, 0.0F);
+    std::fill_n(v, size, 0.0F);
+  }
+  k_.store_value(v, size, c_.kv.values<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
   k_.store_key(k, size, c_.kv.keys<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <vector>
@@ -132,8 +131,7 @@ struct Context {
   int logit_rows = 0;
   std::vector<float*> full_logits;  ///< [rows] where a row's logits go; null: not kept
   std::vector<TokenId> chosen;
-  std::vector<int> clusters;            ///< [draft rows, top] of the centroid head
-  std::atomic<bool> has_fault = false;  ///< a value that is not finite was seen
+  std::vector<int> clusters;  ///< [draft rows, top] of the centroid head
 
   float eps() const { return geometry.rms_eps; }
 };

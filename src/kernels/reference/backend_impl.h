@@ -103,13 +103,11 @@ class ReferenceBackend final : public Backend {
   /// The drafter's choice for a row y of width d, by its logits or by its clusters' alone.
   TokenId draft_token(const DraftWeights& w, Rows y);
   TokenId best_of_clusters(const DraftWeights& w, Rows y, std::span<const float> logits);
-  void check_finite(Rows x);
 
   Geometry geometry_;
   HostStep step_;
   HostKv kv_;
   std::vector<core::Arena> row_memory_;
-  bool has_fault_ = false;
   Workspace normed_, q_, k_, v_, attended_, projected_, gate_, up_, logits_, mixed_, centroids_;
   std::vector<float> scores_;
   std::vector<TokenId> chosen_;

@@ -55,17 +55,7 @@ void ReferenceBackend::write(const Rows& rows, std::span<const float> host) {
 }
 
 core::Result<StepResult> ReferenceBackend::end_step() {
-  if (std::exchange(has_fault_, false)) {
-    return core::internal_error(
-        "the forward pass gave a value that is not finite; the model file is damaged or its "
-        "values overflow 32-bit floats");
-  }
   return step_.take_result();
-}
-
-void ReferenceBackend::check_finite(Rows x) {
-  const std::size_t size = static_cast<std::size_t>(x.rows) * static_cast<std::size_t>(x.cols);
-  if (!all_finite({x.data, size})) has_fault_ = true;
 }
 
 // ---- parts that several operations share --------------------------------------------------------
@@ -172,6 +162,11 @@ void ReferenceBackend::write_kv(const AttentionWeights& w, const AttentionSpec& 
       rms_normalize(key, vector(w.k_norm), geometry_.rms_eps);
       rotate(key, frequencies(spec.kind), info.position);
       rms_normalize(value, {}, geometry_.rms_eps);
+      if (!all_finite(key) || !all_finite(value)) {
+        step_.set_broken(r);
+        std::ranges::fill(key, 0.0F);
+        std::ranges::fill(value, 0.0F);
+      }
       std::copy(key.begin(), key.end(), head.key(info.position).begin());
       std::copy(value.begin(), value.end(), head.value(info.position).begin());
     }
@@ -244,7 +239,9 @@ void ReferenceBackend::final_norm(const Head& head, Rows x, Rows h) {
   TANDEM_CHECK(x.rows == h.rows && x.cols == h.cols, "x and h must have one shape");
   const Rows y = normed(x, head.norm);
   std::copy_n(y.data, static_cast<std::size_t>(y.rows) * y.cols, h.data);
-  check_finite(h);
+  for (int r = 0; r < h.rows; ++r) {
+    if (!all_finite(row(h, r))) step_.set_broken(r);
+  }
 }
 
 void ReferenceBackend::logits(const Head& head, Rows h, Rows out) {

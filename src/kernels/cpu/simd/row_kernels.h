@@ -60,8 +60,9 @@ struct RowKernels {
   /// x = cap * tanh(x / cap).
   void (*softcap)(float* x, int n, float cap);
   RowMax (*argmax)(const float* x, int n);
-  /// True when no value is infinite or NaN.
-  bool (*all_finite)(const float* x, int n);
+  /// True when |x| <= largest for every value (a value within one rounding of `largest` may count
+  /// either way) and none is NaN.
+  bool (*all_within)(const float* x, int n, float largest);
   /// Writes a key [n] into column `token` of its page f16 [n][32], rounding to nearest even.
   void (*store_key)(const float* x, int n, std::uint16_t* page, int token);
   /// Writes a value [n] into row `token` of its page f16 [n / 16][32][16].

@@ -155,11 +155,13 @@ struct RowKernelsOf {
     return top;
   }
 
-  static bool all_finite(const float* x, int n) {
-    // x - x is 0 for finite values and NaN otherwise; NaN survives every addition.
+  static bool all_within(const float* x, int n, float largest) {
+    // Values beyond `largest` overflow; v - v is 0 for finite values and NaN otherwise, and NaN
+    // survives every addition.
+    const F32 factor = L::set1(__FLT_MAX__ / largest);
     F32 sum = L::set1(0.0F);
     for_each_vector(n, [&](int i, int count) {
-      const F32 v = load(x + i, count);
+      const F32 v = L::mul(load(x + i, count), factor);
       sum = L::add(sum, L::sub(v, v));
     });
     return L::sum(sum) == 0.0F;
@@ -200,7 +202,7 @@ struct RowKernelsOf {
             rope,
             softcap,
             argmax,
-            all_finite,
+            all_within,
             store_key,
             store_value,
             AttentionOf<L>::attend_block,
