@@ -1,5 +1,6 @@
-// Any bytes as a schema, a regular expression, a GBNF grammar or a choice: refused with a sentence,
-// or compiled; then the mask must say of every token what accept() says along some text.
+// Any bytes as a schema, a regular expression, a GBNF grammar, a choice or a function's schema:
+// refused with a sentence, or compiled; then the mask must say of every token what accept() says
+// along some text.
 
 #include <algorithm>
 #include <cstdint>
@@ -73,9 +74,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
   const std::size_t split = std::min(input.find('\0'), input.size());
   grammar::Source source;
-  source.kind = static_cast<grammar::Source::Kind>(data[0] % 5);
+  source.kind = static_cast<grammar::Source::Kind>(data[0] % 6);
   source.text = input.substr(0, split);
   if (source.kind == grammar::Source::Kind::kChoice) source.choices = {source.text, "b"};
+  if (source.kind == grammar::Source::Kind::kCalls) {
+    source.calls = {{{"f", source.text}, {"g", ""}}, 258, 259, 257, data[0] % 4 < 2, true};
+  }
   if (data[0] >= 128) source.thought = {258, 259};
   const auto compiled = compiler.compile(source);
   if (!compiled.ok()) {

@@ -14,6 +14,7 @@ namespace {
 core::Status check_size(const Source& source) {
   std::size_t bytes = source.text.size();
   for (const std::string& choice : source.choices) bytes += choice.size() + 1;
+  for (const auto& f : source.calls.functions) bytes += f.name.size() + f.parameters.size() + 1;
   if (bytes <= Compiler::kMaxSourceBytes) return {};
   return core::invalid_argument(fmt::format("the grammar has {} bytes; at most {} are compiled",
                                             bytes, Compiler::kMaxSourceBytes));
@@ -28,6 +29,8 @@ core::Result<RuleSet> read_text(const Source& source) {
       return read_schema(source.text);
     case Source::Kind::kGbnf:
       return read_gbnf(source.text);
+    case Source::Kind::kCalls:
+      return read_calls(source.calls);
     case Source::Kind::kRegex: {
       TANDEM_ASSIGN(const ExprId expr, read_regex(rules, source.text, true, write_plain));
       rules.set_root(rules.add_rule("root", expr));
@@ -50,6 +53,13 @@ std::string key_of(const Source& source) {
   key += fmt::format("{}:{}", source.text.size(), source.text);
   for (const std::string& choice : source.choices) {
     key += fmt::format(" {}:{}", choice.size(), choice);
+  }
+  const CallSource& calls = source.calls;
+  if (calls.functions.empty()) return key;
+  key += fmt::format(" {} {} {} {} {}", calls.open, calls.close, calls.quote, calls.must_call,
+                     calls.may_repeat);
+  for (const auto& [name, parameters] : calls.functions) {
+    key += fmt::format(" {}:{} {}:{}", name.size(), name, parameters.size(), parameters);
   }
   return key;
 }

@@ -11,6 +11,7 @@
 
 #include "tandem/core/status.h"
 #include "tandem/core/units.h"
+#include "tandem/grammar/calls.h"
 #include "tandem/grammar/grammar.h"
 #include "tandem/tokenizer/tokenizer.h"
 
@@ -24,6 +25,7 @@ struct Source {
     kRegex,       ///< a match of the pattern `text` from end to end; see read_regex()
     kGbnf,        ///< a text of the grammar `text`; see read_gbnf()
     kChoice,      ///< one of `choices`
+    kCalls,       ///< an answer with the calls of `calls`; see read_calls()
   };
   /// Tokens around a thought that may come first, of any text.
   struct Thought {
@@ -34,6 +36,7 @@ struct Source {
   Kind kind = Kind::kJsonObject;
   std::string text;
   std::vector<std::string> choices;
+  CallSource calls;
   std::optional<Thought> thought;
 };
 

@@ -22,6 +22,10 @@ constexpr double kLargest = 1e18;
 
 using Set = std::vector<CodePoints>;
 
+/// Characters of a call's strings, and of its bare keys.
+const Set kText = {{'\t', '\n'}, {'\r', '\r'}, {0x20, 0x10FFFF}};
+const Set kBare = {{'-', '.'}, {'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+
 const Set kPlain = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x10FFFF}};
 
 bool holds(const Set& set, char32_t c) {
@@ -106,7 +110,7 @@ ExprId write_in_json_string(RuleSet& rules, const Set& set) {
   return rules.choice(parts);
 }
 
-JsonParts::JsonParts(RuleSet& rules) : rules_(&rules) {
+JsonParts::JsonParts(RuleSet& rules, std::optional<TokenId> quote) : rules_(&rules), quote_(quote) {
   const auto chars = [&](Set set) {
     return rules.chars(normalized(std::move(set)));
   };
@@ -118,16 +122,39 @@ JsonParts::JsonParts(RuleSet& rules) : rules_(&rules) {
                            rules.repeat(chars({{'\t', '\t'}, {' ', ' '}}), 0, kMaxIndentation)})}));
   char_ = rules.add_rule("char", any_char());
   string_tail_ =
-      rules.add_rule("string", rules.sequence({rules.repeat(any_char(), 0), rules.literal("\"")}));
+      rules.add_rule("string", rules.sequence({rules.repeat(any_char(), 0), quote_mark()}));
   value_ = rules.declare("value");
   object_ =
-      rules.add_rule("object", braces(comma_list(pair(string(), value()), 1, kUnbounded), true));
+      rules.add_rule("object", braces(comma_list(pair(any_key(), value()), 1, kUnbounded), true));
   array_ = rules.add_rule("array", brackets(comma_list(value(), 1, kUnbounded), true));
   rules.define(value_, rules.choice({object(), array(), string(), number(), rules.literal("true"),
                                      rules.literal("false"), rules.literal("null")}));
 }
 
+ExprId JsonParts::space() {
+  return quote_ ? rules_->empty() : rules_->rule(space_);
+}
+
+ExprId JsonParts::quote_mark() {
+  return quote_ ? rules_->token(*quote_) : rules_->literal("\"");
+}
+
+ExprId JsonParts::quoted(ExprId characters) {
+  return rules_->sequence({quote_mark(), characters, quote_mark()});
+}
+
+CharWriter JsonParts::char_writer() const {
+  if (!quote_) return write_in_json_string;
+  return [](RuleSet& rules, const Set& set) {
+    return rules.chars(intersection(set, kText));
+  };
+}
+
 ExprId JsonParts::any_char() {
+  return quote_ ? rules_->chars(normalized(kText)) : any_json_char();
+}
+
+ExprId JsonParts::any_json_char() {
   RuleSet& r = *rules_;
   const auto chars = [&](Set set) {
     return r.chars(normalized(std::move(set)));
@@ -151,23 +178,39 @@ ExprId JsonParts::any_char() {
 }
 
 ExprId JsonParts::string() {
-  return rules_->sequence({rules_->literal("\""), rules_->rule(string_tail_)});
+  return rules_->sequence({quote_mark(), rules_->rule(string_tail_)});
 }
 
 ExprId JsonParts::string(int min, int max) {
   const bool is_short = std::max(min, max) <= kMaxInlineLength;
-  const ExprId character = is_short ? any_char() : rules_->rule(char_);
-  return rules_->sequence(
-      {rules_->literal("\""), rules_->repeat(character, min, max), rules_->literal("\"")});
+  return quoted(rules_->repeat(is_short ? any_char() : rules_->rule(char_), min, max));
 }
 
 ExprId JsonParts::string_of(std::string_view text) {
-  std::string spelled = "\"";
-  append_escaped(text, spelled);
-  return rules_->literal(spelled + "\"");
+  std::string spelled;
+  if (quote_) {
+    spelled = text;
+  } else {
+    append_escaped(text, spelled);
+  }
+  return quoted(rules_->literal(spelled));
 }
 
-ExprId JsonParts::string_other_than(const std::vector<std::string>& names) {
+ExprId JsonParts::key(std::string_view name) {
+  const bool is_bare = quote_ && !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+                         return holds(kBare, static_cast<unsigned char>(c));
+                       });
+  return is_bare ? rules_->literal(name) : string_of(name);
+}
+
+ExprId JsonParts::any_key() {
+  if (!quote_) return string();
+  return rules_->choice({rules_->repeat(rules_->chars(kBare), 1), string()});
+}
+
+ExprId JsonParts::key_other_than(const std::vector<std::string>& names) {
+  const Set& plain = quote_ ? kBare : kPlain;
+  const std::string_view mark = quote_ ? "" : "\"";
   // By the longest common beginning with one of the names: another character follows it, or the end
   // where it is no name itself.
   // Whatever begins like the first characters of a long name is left out.
@@ -175,7 +218,7 @@ ExprId JsonParts::string_other_than(const std::vector<std::string>& names) {
   const std::set<std::string> whole(names.begin(), names.end());
   for (const std::string& name : names) {
     int length = 0;
-    for (CharReader in(name); !in.at_end() && holds(kPlain, in.peek());) {
+    for (CharReader in(name); !in.at_end() && holds(plain, in.peek());) {
       in.take();
       beginnings.insert(name.substr(0, in.position()));
       if (++length == kMaxBeginning) {
@@ -184,8 +227,8 @@ ExprId JsonParts::string_other_than(const std::vector<std::string>& names) {
       }
     }
   }
-  const ExprId rest = rules_->sequence(
-      {rules_->repeat(rules_->chars(normalized(kPlain)), 0), rules_->literal("\"")});
+  const ExprId rest =
+      rules_->sequence({rules_->repeat(rules_->chars(plain), 0), rules_->literal(mark)});
   std::vector<ExprId> parts;
   for (const std::string& beginning : beginnings) {
     if (cut.contains(beginning)) continue;
@@ -195,10 +238,12 @@ ExprId JsonParts::string_other_than(const std::vector<std::string>& names) {
       const char32_t next = CharReader(std::string_view(*it).substr(beginning.size())).peek();
       taken.push_back({next, next});
     }
-    const Set others = intersection(normalized(std::move(taken), true), kPlain);
+    const Set others = intersection(normalized(std::move(taken), true), plain);
     std::vector<ExprId> ways = {rules_->sequence({rules_->chars(others), rest})};
-    if (!whole.contains(beginning)) ways.push_back(rules_->literal("\""));
-    parts.push_back(rules_->sequence({rules_->literal("\"" + beginning), rules_->choice(ways)}));
+    const bool may_end = !whole.contains(beginning) && !(quote_ && beginning.empty());
+    if (may_end) ways.push_back(rules_->literal(mark));
+    parts.push_back(
+        rules_->sequence({rules_->literal(std::string(mark) + beginning), rules_->choice(ways)}));
   }
   return rules_->choice(parts);
 }

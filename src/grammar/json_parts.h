@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tandem/grammar/regex.h"
 #include "tandem/grammar/rule_set.h"
 
 namespace tandem::grammar {
@@ -26,12 +27,16 @@ struct NumberBounds {
 
 /// The pieces of JSON as expressions of a rule set. Where JSON allows white space, they allow a
 /// space, or a new line with an indentation, so that no text can be white space for ever.
-/// `rules` must outlive the parts. Thread: one.
+///
+/// With a quote token they are those of a call as Gemma 4 writes it: no white space, strings
+/// between quote tokens without escapes, keys of letters and digits bare. `rules` must outlive the
+/// parts. Thread: one.
 class JsonParts {
  public:
-  explicit JsonParts(RuleSet& rules);
+  explicit JsonParts(RuleSet& rules, std::optional<TokenId> quote = std::nullopt);
 
-  ExprId space() { return rules_->rule(space_); }  ///< white space or none
+  bool is_call() const { return quote_.has_value(); }
+  ExprId space();  ///< white space or none
   ExprId comma() { return rules_->sequence({rules_->literal(","), space()}); }
   ExprId value() { return rules_->rule(value_); }    ///< any value
   ExprId object() { return rules_->rule(object_); }  ///< any object
@@ -45,8 +50,15 @@ class JsonParts {
   ExprId string(int min, int max);
   /// The one string of these bytes (UTF-8).
   ExprId string_of(std::string_view text);
-  /// A string of none of these, spelled without escapes.
-  ExprId string_other_than(const std::vector<std::string>& names);
+  /// A string of these characters, which char_writer() has spelled.
+  ExprId quoted(ExprId characters);
+  /// One character of a set as strings spell it.
+  CharWriter char_writer() const;
+
+  ExprId key(std::string_view name);
+  ExprId any_key();
+  /// A key of none of these names, spelled without escapes.
+  ExprId key_other_than(const std::vector<std::string>& names);
 
   /// All integers within the bounds.
   ExprId integer(const NumberBounds& bounds);
@@ -65,7 +77,9 @@ class JsonParts {
 
  private:
   ExprId enclosed(std::string_view open, ExprId body, bool may_be_empty, std::string_view close);
+  ExprId quote_mark();
   ExprId any_char();
+  ExprId any_json_char();
   ExprId digits(int min, int max);
   ExprId digit(int first, int last);
   ExprId natural(std::uint64_t min, std::optional<std::uint64_t> max);
@@ -73,6 +87,7 @@ class JsonParts {
   ExprId positive(const NumberBounds& bounds);
 
   RuleSet* rules_;
+  std::optional<TokenId> quote_;
   RuleId space_ = 0, string_tail_ = 0, char_ = 0, value_ = 0, object_ = 0, array_ = 0;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/json/parse.hpp>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "tandem/grammar/json_parts.h"
 #include "tandem/grammar/regex.h"
 #include "tandem/grammar/schema_parts.h"
+#include "tandem/grammar/string_formats.h"
 
 namespace tandem::grammar {
 namespace {
@@ -24,25 +24,6 @@ constexpr std::size_t kMaxSchemaDepth = 64;
 constexpr int kMaxNesting = 200;
 constexpr int kMaxExprs = 400'000;
 constexpr double kMaxCount = 100'000;  // more repetitions than any automaton may have
-
-const std::string kDate =
-    "([12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"
-    "02-(0[1-9]|1[0-9]|2[0-8]))|"
-    "([12][0-9](0[48]|[2468][048]|[13579][26])|(1[26]|2[048])00)-02-29)";
-const std::string kTime =
-    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"
-    "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
-const std::string kByte = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-
-/// Patterns of the formats that are kept. Years are 1000 to 2999.
-const std::map<std::string, std::string, std::less<>> kFormats = {
-    {"date", kDate},
-    {"time", kTime},
-    {"date-time", kDate + "T" + kTime},
-    {"uuid", "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
-    {"email", "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\\.[A-Za-z0-9-]+)+"},
-    {"ipv4", "(" + kByte + "\\.){3}" + kByte},
-};
 
 core::Status refused(std::string_view what) {
   return core::invalid_argument(
@@ -59,18 +40,24 @@ int count(const std::optional<double>& n) {
 /// Writes the rules of a schema document.
 class SchemaWriter {
  public:
-  explicit SchemaWriter(const json::value& root) : reader_(root), parts_(rules_), root_(&root) {}
+  SchemaWriter(RuleSet& rules, JsonParts& parts, const json::value& root)
+      : reader_(root), rules_(rules), parts_(parts), root_(&root) {}
 
-  core::Result<RuleSet> write() {
-    rules_.set_root(rule_of(*root_));
+  /// The rule of the document's values of these types.
+  core::Result<RuleId> write(unsigned types) {
+    SchemaParts whole;
+    whole.types = types;
+    TANDEM_TRY(reader_.add(*root_, whole));
+    TANDEM_ASSIGN(const ExprId expr, write_parts(std::move(whole), 0));
+    const RuleId root = rules_.add_rule("root", expr);
     for (std::size_t i = 0; i < todo_.size(); ++i) {
       const auto [schema, rule] = todo_[i];
       SchemaParts parts;
       TANDEM_TRY(reader_.add(*schema, parts));
-      TANDEM_ASSIGN(const ExprId expr, write_parts(std::move(parts), 0));
-      rules_.define(rule, expr);
+      TANDEM_ASSIGN(const ExprId definition, write_parts(std::move(parts), 0));
+      rules_.define(rule, definition);
     }
-    return std::move(rules_);
+    return root;
   }
 
  private:
@@ -143,9 +130,32 @@ class SchemaWriter {
     }
     std::vector<ExprId> ways;
     for (const json::value& value : *parts.values) {
-      if ((type_of(value) & parts.types) != 0) ways.push_back(rules_.literal(to_json(value)));
+      if ((type_of(value) & parts.types) != 0) ways.push_back(write_constant(value));
     }
     return rules_.choice(ways);
+  }
+
+  ExprId write_constant(const json::value& value) {
+    if (!parts_.is_call()) return rules_.literal(to_json(value));
+    if (const json::string* text = value.if_string()) {
+      return parts_.string_of({text->data(), text->size()});
+    }
+    std::vector<ExprId> sequence;
+    const auto add = [&](std::string_view separator, ExprId item) {
+      if (!sequence.empty()) sequence.push_back(rules_.literal(separator));
+      sequence.push_back(item);
+    };
+    if (const json::array* array = value.if_array()) {
+      for (const json::value& element : *array) add(",", write_constant(element));
+      return rules_.sequence({rules_.literal("["), rules_.sequence(sequence), rules_.literal("]")});
+    }
+    if (const json::object* object = value.if_object()) {
+      for (const auto& [name, member] : *object) {
+        add(",", parts_.pair(parts_.key({name.data(), name.size()}), write_constant(member)));
+      }
+      return rules_.sequence({rules_.literal("{"), rules_.sequence(sequence), rules_.literal("}")});
+    }
+    return rules_.literal(to_json(value));
   }
 
   core::Result<ExprId> write_alternatives(SchemaParts parts, int depth) {
@@ -216,8 +226,8 @@ class SchemaWriter {
     const bool has_length = parts.min_length > 0 || parts.max_length;
     std::vector<std::string_view> format_patterns;
     for (const std::string& name : parts.formats) {
-      const auto format = kFormats.find(name);
-      if (format != kFormats.end()) format_patterns.push_back(format->second);
+      const std::string_view pattern = pattern_of_format(name);
+      if (!pattern.empty()) format_patterns.push_back(pattern);
     }
     const std::size_t num_patterns = parts.patterns.size() + format_patterns.size();
     if (num_patterns > 1 || (num_patterns > 0 && has_length)) {
@@ -231,8 +241,8 @@ class SchemaWriter {
     const bool is_format = !format_patterns.empty();
     TANDEM_ASSIGN(const ExprId body,
                   read_regex(rules_, is_format ? format_patterns[0] : parts.patterns[0], is_format,
-                             write_in_json_string));
-    return rules_.sequence({rules_.literal("\""), body, rules_.literal("\"")});
+                             parts_.char_writer()));
+    return parts_.quoted(body);
   }
 
   // ---- arrays ----------------------------------------------------------------------------------
@@ -339,7 +349,7 @@ class SchemaWriter {
                     is_anchored ? write_all(schemas, depth + 1) : write_shared(schemas, depth + 1));
       const bool is_required =
           std::find(parts.required.begin(), parts.required.end(), name) != parts.required.end();
-      pairs.push_back({parts_.pair(parts_.string_of(name), value), is_required});
+      pairs.push_back({parts_.pair(parts_.key(name), value), is_required});
     }
     TANDEM_ASSIGN(const std::optional<ExprId> other, write_other_pair(parts, names, depth));
     return write_pairs(parts, pairs, other);
@@ -365,7 +375,7 @@ class SchemaWriter {
     for (const json::value* schema : schemas) TANDEM_TRY(reader_.add(*schema, value_parts));
     if (value_parts.allows_nothing()) return std::optional<ExprId>();
     TANDEM_ASSIGN(const ExprId value, write_shared(schemas, depth + 1));
-    ExprId key = names.empty() ? parts_.string() : parts_.string_other_than(names);
+    ExprId key = names.empty() ? parts_.any_key() : parts_.key_other_than(names);
     if (!parts.property_names.empty()) {
       SchemaParts key_parts;
       for (const json::value* s : parts.property_names) TANDEM_TRY(reader_.add(*s, key_parts));
@@ -387,9 +397,8 @@ class SchemaWriter {
     TANDEM_ASSIGN(const ExprId value, write_shared({&schema}, depth + 1));
     TANDEM_ASSIGN(const ExprId key,
                   read_regex(rules_, std::string_view(pattern.data(), pattern.size()), false,
-                             write_in_json_string));
-    return std::optional<ExprId>(
-        parts_.pair(rules_.sequence({rules_.literal("\""), key, rules_.literal("\"")}), value));
+                             parts_.char_writer()));
+    return std::optional<ExprId>(parts_.pair(parts_.quoted(key), value));
   }
 
   core::Result<ExprId> write_pairs(const SchemaParts& parts, const std::vector<Pair>& pairs,
@@ -447,8 +456,8 @@ class SchemaWriter {
   }
 
   SchemaReader reader_;
-  RuleSet rules_;
-  JsonParts parts_;
+  RuleSet& rules_;
+  JsonParts& parts_;
   const json::value* root_;
   std::map<const json::value*, RuleId> known_;
   std::vector<std::pair<const json::value*, RuleId>> todo_;
@@ -456,7 +465,8 @@ class SchemaWriter {
 
 }  // namespace
 
-core::Result<RuleSet> read_schema(std::string_view schema) {
+core::Result<RuleId> add_schema(RuleSet& rules, JsonParts& parts, std::string_view schema,
+                                bool objects_only) {
   json::parse_options options;
   options.max_depth = kMaxSchemaDepth;
   boost::system::error_code error;
@@ -466,7 +476,15 @@ core::Result<RuleSet> read_schema(std::string_view schema) {
         fmt::format("the schema is not JSON, or nested more than {} deep: {}", kMaxSchemaDepth,
                     error.message()));
   }
-  return SchemaWriter(root).write();
+  return SchemaWriter(rules, parts, root).write(objects_only ? kObjectType : kAllTypes);
+}
+
+core::Result<RuleSet> read_schema(std::string_view schema) {
+  RuleSet rules;
+  JsonParts parts(rules);
+  TANDEM_ASSIGN(const RuleId root, add_schema(rules, parts, schema, false));
+  rules.set_root(root);
+  return rules;
 }
 
 RuleSet json_object_rules() {

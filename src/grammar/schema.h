@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "tandem/core/status.h"
+#include "tandem/grammar/json_parts.h"
 #include "tandem/grammar/rule_set.h"
 
 namespace tandem::grammar {
@@ -20,6 +21,10 @@ namespace tandem::grammar {
 /// combinations that cannot (a oneOf whose branches may overlap, two patterns), are refused with a
 /// sentence: kInvalidArgument.
 core::Result<RuleSet> read_schema(std::string_view schema);
+
+/// The same among other rules: the rule of the schema's values, or of those that are objects.
+core::Result<RuleId> add_schema(RuleSet& rules, JsonParts& parts, std::string_view schema,
+                                bool objects_only);
 
 /// Any JSON object.
 RuleSet json_object_rules();

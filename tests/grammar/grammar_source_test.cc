@@ -88,7 +88,8 @@ TEST(Gbnf, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(gbnf("root ::= a\n\na ::= \"x"), HasSubstr("line 3"));
   EXPECT_THAT(gbnf("root ::= a"), HasSubstr("\"a\""));
   EXPECT_THAT(gbnf("root ::= \"a\"\nroot ::= \"b\""), HasSubstr("twice"));
-  EXPECT_THAT(gbnf("root ::= a b | \"z\"\na ::= \"\" | \"x\"\nb ::= a root"), HasSubstr("left-recursive"));
+  EXPECT_THAT(gbnf("root ::= a b | \"z\"\na ::= \"\" | \"x\"\nb ::= a root"),
+              HasSubstr("left-recursive"));
   EXPECT_THAT(gbnf("root ::= \"a\" root"), HasSubstr("no text matches"));
   EXPECT_THAT(gbnf("root ::= [z-a]"), HasSubstr("below its beginning"));
   EXPECT_THAT(gbnf("root ::= \"\\q\""), HasSubstr("escape"));

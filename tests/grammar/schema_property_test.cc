@@ -3,64 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <bit>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
-#include <optional>
 #include <random>
 #include <string>
 
 #include "grammar_rig.h"
+#include "random_tokens.h"
 #include "schema_validator.h"
 
 namespace tandem::grammar {
 namespace {
 
 namespace json = boost::json;
-using testing::real_tokenizer;
-
-std::vector<TokenId> allowed_tokens(const std::vector<std::uint32_t>& mask) {
-  std::vector<TokenId> out;
-  for (std::size_t word = 0; word < mask.size(); ++word) {
-    for (std::uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) {
-      out.push_back(static_cast<TokenId>(word * 32) + std::countr_zero(rest));
-    }
-  }
-  return out;
-}
-
-/// Tokens that bring a text to its end.
-bool closes(TokenId token) {
-  const std::string_view bytes = real_tokenizer().bytes(token);
-  return real_tokenizer().is_end_of_generation(token) || bytes == "\"" || bytes == "}" ||
-         bytes == "]" || bytes == "\"}" || bytes == "\"," || bytes == "0";
-}
-
-/// A random text of the grammar, or nothing if it does not end in time.
-std::optional<std::string> random_text(const std::shared_ptr<const Grammar>& grammar,
-                                       std::mt19937& random, TrieWalker& walker) {
-  Matcher matcher(grammar);
-  std::vector<std::uint32_t> mask(grammar->mask_words());
-  std::string text;
-  for (int i = 0; i < 150; ++i) {
-    const core::Status status = matcher.fill_mask(mask, walker);
-    EXPECT_TRUE(status.ok()) << status.message() << " after " << text;
-    const std::vector<TokenId> allowed = allowed_tokens(mask);
-    if (allowed.empty()) return std::nullopt;
-    TokenId token = allowed[random() % allowed.size()];
-    if (random() % 30 < static_cast<unsigned>(i)) {  // more and more
-      std::vector<TokenId> closing;
-      std::copy_if(allowed.begin(), allowed.end(), std::back_inserter(closing), closes);
-      if (!closing.empty()) token = closing[random() % closing.size()];
-    }
-    EXPECT_TRUE(matcher.accept(token)) << "the mask allows what accept() does not, after " << text;
-    if (matcher.is_finished()) return text;
-    text += real_tokenizer().bytes(token);
-  }
-  return std::nullopt;
-}
-
 void expect_only_valid_texts(const json::value& schema, std::mt19937& random, int num_texts,
                              int& num_ended) {
   const auto grammar = testing::compiler().compile(
@@ -68,13 +23,15 @@ void expect_only_valid_texts(const json::value& schema, std::mt19937& random, in
   if (!grammar.ok()) return;
   TrieWalker walker;
   for (int i = 0; i < num_texts; ++i) {
-    const auto text = random_text(*grammar, random, walker);
-    if (!text) continue;
+    const auto tokens = testing::random_tokens(*grammar, random, walker);
+    if (!tokens) continue;
     ++num_ended;
+    std::string text;
+    for (const TokenId token : *tokens) text += testing::real_tokenizer().bytes(token);
     boost::system::error_code error;
-    const json::value value = json::parse(*text, error);
-    ASSERT_FALSE(error) << *text;
-    EXPECT_TRUE(testing::is_valid(value, schema, schema)) << *text;
+    const json::value value = json::parse(text, error);
+    ASSERT_FALSE(error) << text;
+    EXPECT_TRUE(testing::is_valid(value, schema, schema)) << text;
   }
 }
 

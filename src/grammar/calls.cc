@@ -1,0 +1,37 @@
+#include "tandem/grammar/calls.h"
+
+#include <fmt/format.h>
+
+#include "tandem/grammar/json_parts.h"
+#include "tandem/grammar/schema.h"
+
+namespace tandem::grammar {
+
+core::Result<RuleSet> read_calls(const CallSource& source) {
+  RuleSet rules;
+  JsonParts parts(rules, source.quote);
+  std::vector<ExprId> ways;
+  for (const CallSource::Function& function : source.functions) {
+    ExprId arguments = parts.object();
+    if (!function.parameters.empty()) {
+      const auto schema = add_schema(rules, parts, function.parameters, true);
+      if (!schema.ok()) {
+        return schema.status().with_context(fmt::format("function \"{}\"", function.name));
+      }
+      arguments = rules.rule(*schema);
+    }
+    ways.push_back(rules.sequence({rules.literal("call:" + function.name), arguments}));
+  }
+  const ExprId call =
+      rules.sequence({rules.token(source.open), rules.choice(ways), rules.token(source.close)});
+  const ExprId calls = rules.repeat(call, 1, source.may_repeat ? kUnbounded : 1);
+  if (source.must_call) {
+    rules.set_root(rules.add_rule("calls", calls));
+    return rules;
+  }
+  const ExprId text = rules.repeat(rules.chars(normalized({}, true)), 0);
+  rules.set_root(rules.add_rule("answer", rules.sequence({text, rules.optional(calls)})));
+  return rules;
+}
+
+}  // namespace tandem::grammar
