@@ -32,16 +32,22 @@ constexpr const char* kSchema =
     "list":{"type":"array","items":{"type":"integer","minimum":-5,"maximum":500},"maxItems":3}},
     "required":["name","list"],"additionalProperties":false})";
 
+Source source(Source::Kind kind, std::string text) {
+  Source out;
+  out.kind = kind;
+  out.text = std::move(text);
+  return out;
+}
+
 std::vector<Source> sources() {
-  std::vector<Source> out(5);
-  out[0] = {Source::Kind::kJsonSchema, kSchema, {}, {}};
-  out[1] = {Source::Kind::kRegex, "[a-z]{2,6}( [0-9]+)?", {}, {}};
-  out[2] = {Source::Kind::kGbnf,
-            "root ::= \"(\" root \")\" | [a-f]{1,4} | root2\nroot2 ::= \"x\" root \"y\"",
-            {},
-            {}};
-  out[3] = {Source::Kind::kChoice, "", {"yes", "no", "not at all"}, {}};
-  out[4] = {Source::Kind::kJsonObject, "", {}, {}};
+  std::vector<Source> out = {source(Source::Kind::kJsonSchema, kSchema),
+                             source(Source::Kind::kRegex, "[a-z]{2,6}( [0-9]+)?"),
+                             source(Source::Kind::kGbnf,
+                                    "root ::= \"(\" root \")\" | [a-f]{1,4} | root2\n"
+                                    "root2 ::= \"x\" root \"y\""),
+                             source(Source::Kind::kChoice, ""),
+                             source(Source::Kind::kJsonObject, "")};
+  out[3].choices = {"yes", "no", "not at all"};
   return out;
 }
 
@@ -66,9 +72,9 @@ class GrammarOnTinyModels : public testing::PerBackend {};
 TEST_P(GrammarOnTinyModels, DraftsChangeNothingAndWhatEndsIsValid) {
   int num_ended = 0;
   for (const auto& entry : testing::golden_models()) {
-    if (entry.draft_path.empty()) continue;
+    if (entry.draft_path().empty()) continue;
     SCOPED_TRACE(entry.model_path);
-    const Loaded loaded = load_served(entry.model_path, entry.draft_path, GetParam(), 64);
+    const Loaded loaded = load_served(entry.model_path, entry.draft_path(), GetParam(), 64);
     if (loaded.model == nullptr) continue;
     grammar::Compiler compiler(*loaded.tokenizer);
     std::mt19937 random(11);
@@ -113,7 +119,7 @@ TEST(GrammarOnDemo, DraftsChangeNothingAndKeepTheirAcceptance) {
       load_served(demo_path(testing::kDemoTarget), demo_path(testing::kDemoDrafter), "cpu", 512);
   ASSERT_NE(loaded.model, nullptr);
   grammar::Compiler compiler(*loaded.tokenizer);
-  const auto made = compiler.compile({Source::Kind::kJsonSchema, kSchema, {}, {}});
+  const auto made = compiler.compile(source(Source::Kind::kJsonSchema, kSchema));
   ASSERT_TRUE(made.ok()) << made.status().message();
   const auto prompts = demo_prompts(*loaded.tokenizer, 16);
   std::vector<Request> requests;
