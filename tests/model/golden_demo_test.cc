@@ -7,6 +7,7 @@
 #include <array>
 #include <boost/json.hpp>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <numeric>
@@ -38,14 +39,15 @@ std::vector<TokenId> ids_of(const json::value& value) {
 
 class DemoGolden : public testing::PerBackend {
  protected:
-  std::unique_ptr<model::Model> load_pair(int max_sequences = 8) const {
+  std::unique_ptr<model::Model> load_pair(
+      const std::string& drafter = testing::demo_path(testing::kDemoDrafter)) const {
     model::LoadOptions options;
     options.kv_memory_bytes = std::size_t{256} << 20;
-    options.max_sequences = max_sequences;
-    return testing::load(testing::demo_path(testing::kDemoTarget),
-                         testing::demo_path(testing::kDemoDrafter), backend(/*threads=*/2),
+    options.max_sequences = 8;
+    return testing::load(testing::demo_path(testing::kDemoTarget), drafter, backend(/*threads=*/2),
                          options);
   }
+  void check_acceptance(model::Model& model, const std::string& head);
 
   const json::object demo_ = read_demo();
   const testing::DemoTolerance tolerance_ = testing::demo_tolerance(GetParam());
@@ -139,19 +141,19 @@ TEST_P(DemoGolden, PerplexityOfALongText) {
 // Per draft position over all prompts, in rounds along the recorded text up to its end token. The
 // text of a free run leaves the recorded one at the first near-tie, and a hundred rounds on another
 // text have another acceptance, whatever the arithmetic.
-TEST_P(DemoGolden, AcceptanceOfTheDrafter) {
+/// Drafts along the recorded text of every prompt; acceptance per position against the golden's of
+/// `head`.
+void DemoGolden::check_acceptance(model::Model& model, const std::string& head) {
   constexpr std::size_t kDrafts = 4;
-  const auto model = load_pair();
-  ASSERT_NE(model, nullptr);
   std::array<int, kDrafts> drafted = {};
   std::array<int, kDrafts> accepted = {};
   for (const json::value& value : demo_.at("prompts").as_array()) {
     const json::object& entry = value.as_object();
     auto text = ids_of(entry.at("ids"));
     const auto greedy = ids_of(entry.at("greedy"));
-    const auto num_tokens = entry.at("mtp").at("dense").at("tokens").to_number<std::size_t>();
+    const auto num_tokens = entry.at("mtp").at(head).at("tokens").to_number<std::size_t>();
     for (std::size_t begin = 0; begin + 1 < num_tokens;) {
-      const auto slot = testing::run_prompt(*model, text, kDrafts);
+      const auto slot = testing::run_prompt(model, text, kDrafts);
       std::size_t same = 0;
       if (slot.token == greedy[begin]) {
         const std::size_t count = std::min(kDrafts, num_tokens - begin - 1);
@@ -166,13 +168,29 @@ TEST_P(DemoGolden, AcceptanceOfTheDrafter) {
       text.insert(text.end(), next, greedy.begin() + static_cast<std::ptrdiff_t>(begin));
     }
   }
-  const json::value& expected = demo_.at("mtp_total").at("dense").at("rate_per_position");
+  const json::value& expected = demo_.at("mtp_total").at(head).at("rate_per_position");
   for (std::size_t i = 0; i < kDrafts; ++i) {
     const double rate = static_cast<double>(accepted[i]) / drafted[i];
     EXPECT_NEAR(rate, expected.at(i).to_number<double>(), testing::kAcceptanceTolerance);
     std::cout << "draft " << i + 1 << ": " << accepted[i] << " of " << drafted[i] << " accepted, "
               << expected.at(i).to_number<double>() << " expected\n";
   }
+}
+
+TEST_P(DemoGolden, AcceptanceOfTheDrafter) {
+  const auto model = load_pair();
+  ASSERT_NE(model, nullptr);
+  check_acceptance(*model, "dense");
+}
+
+// The drafter's own directory has the centroid head, which the GGUF file lost.
+TEST_P(DemoGolden, AcceptanceOfTheCentroidHead) {
+  const std::string drafter = testing::data_dir() + "/demo/demo-it-assistant";
+  if (!std::filesystem::exists(drafter)) GTEST_SKIP() << "no " << drafter;
+  const auto model = load_pair(drafter);
+  ASSERT_NE(model, nullptr);
+  EXPECT_TRUE(model->drafts_by_centroids());
+  check_acceptance(*model, "centroid");
 }
 
 TANDEM_FOR_EACH_BACKEND(golden, DemoGolden);

@@ -160,10 +160,23 @@ void multiply_floats(const PanelMatrix& w, const Activations& a, const Tile& til
   }
 }
 
+/// Weights as they are stored, by code.
+const std::array<float, 256>& e4m3_values() {
+  static const std::array<float, 256> table = [] {
+    std::array<float, 256> values;
+    for (std::size_t code = 0; code < values.size(); ++code) {
+      values[code] = formats::e4m3_to_f32(static_cast<std::uint8_t>(code)) / kE4m3WeightUnit;
+    }
+    return values;
+  }();
+  return table;
+}
+
 /// Block by block: the chain of products of codes, times the scale of the activations, times that
 /// of the weights.
 void multiply_e4m3(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
                    std::size_t ld) {
+  const std::array<float, 256>& values = e4m3_values();
   for (int n = tile.panel_begin * kPanelRows; n < std::min(tile.panel_end * kPanelRows, w.rows);
        ++n) {
     const std::byte* lane = w.data + static_cast<std::size_t>(n / kPanelRows) * w.panel_stride +
@@ -177,8 +190,7 @@ void multiply_e4m3(const PanelMatrix& w, const Activations& a, const Tile& tile,
       for (int begin = 0; begin < w.cols; begin += w.scale_cols) {
         float acc = 0.0F;
         for (int k = begin; k < std::min(begin + w.scale_cols, w.cols); ++k) {
-          const auto code = std::to_integer<std::uint8_t>(lane[k * kPanelRows]);
-          acc = std::fma(formats::e4m3_to_f32(code) / kE4m3WeightUnit, x[k], acc);
+          acc = std::fma(values[std::to_integer<std::size_t>(lane[k * kPanelRows])], x[k], acc);
         }
         const float x_scale =
             is_rounded
