@@ -24,9 +24,12 @@ std::uint8_t clean_scale(std::uint8_t code) {
   return magnitude == 0x7f ? 0 : magnitude;
 }
 
-void put_code(Fp4Block& out, int column, int code) {
-  out[static_cast<std::size_t>(2 + column % 16)] |=
-      static_cast<std::uint8_t>(column < 16 ? code : code << 4);
+/// The byte of two columns that are 16 apart, from the low or the high halves of theirs.
+std::uint8_t low_halves(std::uint8_t first, std::uint8_t second) {
+  return static_cast<std::uint8_t>((first & 15) | second << 4);
+}
+std::uint8_t high_halves(std::uint8_t first, std::uint8_t second) {
+  return static_cast<std::uint8_t>(first >> 4 | (second & 0xf0));
 }
 
 /// Half of a GGUF block of 64: 4 scales, then 4 runs of 8 bytes whose low halves are columns 0..7
@@ -34,13 +37,14 @@ void put_code(Fp4Block& out, int column, int code) {
 Fp4Block from_nvfp4(const std::byte* block, int half) {
   Fp4Block out = {};
   for (int group = 0; group < 2; ++group) {
-    const int s = 2 * half + group;
-    out[static_cast<std::size_t>(group)] = clean_scale(byte_at(block, s));
-    for (int j = 0; j < 8; ++j) {
-      const std::uint8_t byte = byte_at(block, 4 + 8 * s + j);
-      put_code(out, 16 * group + j, byte & 15);
-      put_code(out, 16 * group + 8 + j, byte >> 4);
-    }
+    out[static_cast<std::size_t>(group)] = clean_scale(byte_at(block, 2 * half + group));
+  }
+  const std::byte* codes = block + 4 + 16 * half;
+  for (std::size_t j = 0; j < 8; ++j) {
+    const std::uint8_t first = byte_at(codes, static_cast<std::int64_t>(j));
+    const std::uint8_t second = byte_at(codes, static_cast<std::int64_t>(8 + j));
+    out[2 + j] = low_halves(first, second);
+    out[10 + j] = high_halves(first, second);
   }
   return out;
 }
@@ -67,9 +71,11 @@ Fp4Block from_pairs(const WeightView& view, std::int64_t row, int block) {
   for (int group = 0; group < 2; ++group) {
     out[static_cast<std::size_t>(group)] = clean_scale(byte_at(scales, group));
   }
-  for (int i = 0; i < 16; ++i) {
-    put_code(out, 2 * i, byte_at(codes, i) & 15);
-    put_code(out, 2 * i + 1, byte_at(codes, i) >> 4);
+  for (std::size_t i = 0; i < 8; ++i) {
+    const std::uint8_t first = byte_at(codes, static_cast<std::int64_t>(i));
+    const std::uint8_t second = byte_at(codes, static_cast<std::int64_t>(8 + i));
+    out[2 + 2 * i] = low_halves(first, second);
+    out[3 + 2 * i] = high_halves(first, second);
   }
   return out;
 }

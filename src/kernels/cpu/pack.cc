@@ -135,14 +135,13 @@ std::byte* scale_at(std::byte* panel, std::size_t side_offset, int block, int la
 /// misaligned.
 void pack_block(const PanelMatrix& m, const PanelFormat& f, const std::byte* src, int block,
                 int lane, std::byte* panel) {
-  const auto word_bytes = static_cast<std::size_t>(f.word_bytes);
   const std::byte* words = src + f.words_offset;
-  for (int j = 0; j < f.words; ++j, words += word_bytes) {
+  for (int j = 0; j < f.words; ++j, words += sizeof(std::uint32_t)) {
     std::uint32_t word = 0;
-    std::memcpy(&word, words, word_bytes);
+    std::memcpy(&word, words, sizeof word);
     word ^= f.flip;
     if (j == f.permuted_word) word = permute_bits(word);
-    std::memcpy(word_at(panel, f, block, j, lane), &word, word_bytes);
+    std::memcpy(word_at(panel, f, block, j, lane), &word, sizeof word);
   }
   if (f.scale_offset >= 0) {
     std::memcpy(scale_at(panel, m.side_offset, block, lane), src + f.scale_offset, 2);
@@ -164,6 +163,31 @@ void pack_lane(const PanelMatrix& m, const PanelFormat& f, const WeightView& vie
       src += block_bytes;
     }
   }
+}
+
+/// Rows [first, first + lanes) of a plain type into a panel: written in order, read from 16 places.
+template <std::size_t kBytes>
+void pack_plain(const WeightView& view, std::int64_t first, int lanes, std::byte* panel) {
+  std::array<const std::byte*, kPanelRows> rows = {};
+  for (int i = 0; i < lanes; ++i) rows[static_cast<std::size_t>(i)] = view.tensor.row(first + i);
+  const auto n = static_cast<std::size_t>(lanes);
+  const auto cols = static_cast<std::size_t>(view.cols());
+  for (std::size_t k = 0; k < cols; ++k, panel += kPanelRows * kBytes) {
+    for (std::size_t i = 0; i < n; ++i) {
+      std::memcpy(panel + i * kBytes, rows[i] + k * kBytes, kBytes);
+    }
+  }
+}
+
+/// Rows [first, first + lanes) into a panel.
+void pack_panel(const PanelMatrix& m, const PanelFormat& f, const WeightView& view,
+                std::int64_t first, int lanes, std::byte* panel) {
+  if (f.block == 1) {
+    if (f.word_bytes == 1) return pack_plain<1>(view, first, lanes, panel);
+    if (f.word_bytes == 2) return pack_plain<2>(view, first, lanes, panel);
+    return pack_plain<4>(view, first, lanes, panel);
+  }
+  for (int lane = 0; lane < lanes; ++lane) pack_lane(m, f, view, first + lane, lane, panel);
 }
 
 /// True if some code of an F8_E4M3 row is not a number.
@@ -321,12 +345,11 @@ core::Result<std::unique_ptr<PackedMatrix>> pack_matrix(const WeightView& view,
     for (int p = member.claim(); p < panels; p = member.claim()) {
       std::byte* panel = arena.data() + static_cast<std::size_t>(p) * m.panel_stride;
       const int lanes = std::min(kPanelRows, m.rows - p * kPanelRows);
-      for (int lane = 0; lane < lanes; ++lane) {
-        const std::int64_t row = std::int64_t{p} * kPanelRows + lane;
-        pack_lane(m, f, view, row, lane, panel);
-        if (m.scale_cols == 0) continue;
-        pack_scales(m, view, row, lane, panel);
-        if (has_nan(view.tensor.row(row), m.cols)) found_nan = true;
+      const std::int64_t first = std::int64_t{p} * kPanelRows;
+      pack_panel(m, f, view, first, lanes, panel);
+      for (int lane = 0; lane < lanes && m.scale_cols > 0; ++lane) {
+        pack_scales(m, view, first + lane, lane, panel);
+        if (has_nan(view.tensor.row(first + lane), m.cols)) found_nan = true;
       }
     }
   });
