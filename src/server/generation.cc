@@ -97,8 +97,9 @@ void Generation::make_choices(PreparedRequest prepared) {
                          .stop_tokens = params.stop_tokens,
                          .ignore_eos = params.ignore_eos,
                          .parallel_tool_calls = prepared.parallel_tool_calls});
-    choices_.push_back(
-        {engine_request(params, i, prepared.prompts[i / n]), std::move(output), i % n == 0, 0, {}});
+    engine::Request request = engine_request(params, i, prepared.prompts[i / n]);
+    request.grammar = prepared.grammar;
+    choices_.push_back({std::move(request), std::move(output), i % n == 0, 0, {}});
     if (!prepared.echoes.empty()) echoes_.push_back(prepared.echoes[i / n]);
   }
   AnswerHead head = answer_head(params);

@@ -9,6 +9,7 @@
 
 #include "tandem/chat/normalize.h"
 #include "tandem/server/body_reader.h"
+#include "tandem/server/json_text.h"
 
 namespace tandem::server {
 
@@ -74,34 +75,47 @@ ApiError from_conversation_error(const core::Status& status) {
   return invalid_request(message, names_member ? message.substr(0, colon) : "messages");
 }
 
-/// strict asks that arguments obey the schema, which takes a mask over the tokens.
-void refuse_strict_tools(BodyReader& reader, const json::array& tools) {
-  for (std::size_t i = 0; i < tools.size(); ++i) {
-    const auto* tool = tools[i].if_object();
-    const auto* function = tool == nullptr ? nullptr : tool->if_contains("function");
-    const auto* members = function == nullptr ? nullptr : function->if_object();
-    const auto* strict = members == nullptr ? nullptr : members->if_contains("strict");
-    if (strict != nullptr && is_true(*strict)) {
-      reader.fail(not_supported(fmt::format("tools[{}].function.strict", i)));
-    }
-  }
+/// What `tool_choice` asks for.
+struct ToolChoice {
+  enum class Mode { kNone, kAuto, kRequired } mode = Mode::kAuto;
+  std::string name;  // required: this function; empty: any
+};
+
+/// The name in {"type":"function","function":{"name":..}}, or flat as /v1/responses has it.
+std::string named_function(const json::object& choice) {
+  const json::value* type = choice.if_contains("type");
+  if (type == nullptr || text_of(*type) != "function") return {};
+  const json::value* function = choice.if_contains("function");
+  const json::object* holder = function == nullptr ? &choice : function->if_object();
+  const json::value* name = holder == nullptr ? nullptr : holder->if_contains("name");
+  return name == nullptr ? std::string() : std::string(text_of(*name).value_or(""));
 }
 
-/// False if the choice is that no tool be used: then none is shown to the model.
-bool read_tool_choice(BodyReader& reader) {
+ToolChoice read_tool_choice(BodyReader& reader) {
+  using Mode = ToolChoice::Mode;
   const json::value* value = reader.find("tool_choice");
-  if (value == nullptr) return true;
+  if (value == nullptr) return {};
   const auto text = text_of(*value);
-  if (text == "none") return false;
-  if (text == "auto") return true;
-  if (text == "required" || value->is_object()) {
-    reader.fail(not_supported("tool_choice"));
-  } else {
+  if (text == "none") return {Mode::kNone, {}};
+  if (text == "auto") return {};
+  if (text == "required") return {Mode::kRequired, {}};
+  const json::object* object = value->if_object();
+  const std::string name = object == nullptr ? std::string() : named_function(*object);
+  if (name.empty()) {
     reader.fail("tool_choice",
                 "must be \"none\", \"auto\", \"required\" or an object that names "
                 "a function");
   }
-  return true;
+  return {Mode::kRequired, name};
+}
+
+std::string name_of(const chat::Tool& tool) {
+  const json::value* name = tool.function.if_contains("name");
+  return name == nullptr ? std::string() : std::string(text_of(*name).value_or(""));
+}
+bool is_strict(const chat::Tool& tool) {
+  const json::value* strict = tool.function.if_contains("strict");
+  return strict != nullptr && is_true(*strict);
 }
 
 void read_template_switches(BodyReader& reader, chat::Conversation& conversation) {
@@ -151,6 +165,38 @@ void read_prompts(BodyReader& reader, std::vector<Prompt>& prompts) {
 
 }  // namespace
 
+void read_form_of_calls(BodyReader& reader, ChatRequest& request) {
+  const ToolChoice choice = read_tool_choice(reader);
+  const std::vector<chat::Tool>& tools = request.conversation.tools;
+  const bool is_required = choice.mode == ToolChoice::Mode::kRequired;
+  grammar::Source source;
+  source.kind = grammar::Source::Kind::kCalls;
+  source.calls.must_call = is_required;
+  source.calls.may_repeat = request.parallel_tool_calls;
+  bool has_strict = false;
+  for (const chat::Tool& tool : tools) {
+    std::string name = name_of(tool);
+    if (!choice.name.empty() && name != choice.name) continue;
+    has_strict |= is_strict(tool);
+    const json::value* schema = tool.function.if_contains("parameters");
+    source.calls.functions.push_back({std::move(name), is_strict(tool) && schema != nullptr
+                                                           ? exact_json(*schema)
+                                                           : std::string()});
+  }
+  if (is_required && source.calls.functions.empty()) {
+    return reader.fail("tool_choice", "asks for a function that is not among 'tools'");
+  }
+  if (request.params.format && !tools.empty()) {
+    const std::string& param = request.params.format->param;
+    return reader.fail(invalid_request(
+        fmt::format("'{}' together with 'tools' is not supported yet by this server; leave one of "
+                    "them out, or set 'tool_choice' to \"none\".",
+                    param),
+        param, "unsupported_parameter"));
+  }
+  if (is_required || has_strict) request.params.format = OutputFormat{std::move(source), "tools"};
+}
+
 std::optional<Prompt> read_prompt(const json::value& value) {
   if (const auto text = text_of(value)) return std::string(*text);
   const json::array* array = value.if_array();
@@ -172,8 +218,7 @@ std::optional<bool> read_effort(BodyReader& reader, std::string_view name) {
 void read_conversation(BodyReader& reader, const json::array& messages, const json::array* tools,
                        chat::Conversation& conversation) {
   refuse_media(reader, messages);
-  if (tools != nullptr) refuse_strict_tools(reader, *tools);
-  const bool shows_tools = read_tool_choice(reader);
+  const bool shows_tools = read_tool_choice(reader).mode != ToolChoice::Mode::kNone;
   if (reader.error()) return;
   auto parsed = chat::parse_conversation(messages, tools);
   if (!parsed.ok()) return reader.fail(from_conversation_error(parsed.status()));
@@ -206,6 +251,7 @@ std::variant<ChatRequest, ApiError> parse_chat_request(std::string_view body,
   refuse_unsupported(reader, kUnsupportedInChat);
   request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
   if (!reader.error()) read_conversation(reader, request.conversation);
+  if (!reader.error()) read_form_of_calls(reader, request);
   if (reader.error()) return *reader.error();
   return request;
 }

@@ -49,6 +49,10 @@ void read_conversation(BodyReader& reader, const boost::json::array& messages,
 /// Whether `effort`, which must be a level that OpenAI knows, asks for thinking; none if absent.
 std::optional<bool> read_effort(BodyReader& reader, std::string_view name);
 
+/// Reads `tool_choice`, and what strict functions ask for, into the form of the answer: their
+/// arguments are valid under their schemas; those of other functions are any object.
+void read_form_of_calls(BodyReader& reader, ChatRequest& request);
+
 /// Text or token ids of POST /v1/completions and /tokenize; nothing if it is neither.
 std::optional<Prompt> read_prompt(const boost::json::value& value);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tandem/server/responses_request.h"
@@ -9,6 +10,33 @@
 
 namespace tandem::server {
 namespace {
+
+/// Compiles the form that the answer must have. In a chat that thinks, a thought may come first.
+std::optional<ApiError> compile_format(PreparedRequest& request, bool may_think,
+                                       const ServedModel& model) {
+  if (!request.params.format) return std::nullopt;
+  grammar::Source& source = request.params.format->source;
+  const tokenizer::Tokenizer& tokenizer = *model.tokenizer;
+  if (may_think) {
+    const TokenId open = tokenizer.find("<|channel>");
+    const TokenId close = tokenizer.find("<channel|>");
+    if (open >= 0 && close >= 0) source.thought = grammar::Source::Thought{open, close};
+  }
+  if (source.kind == grammar::Source::Kind::kCalls) {
+    source.calls.open = tokenizer.find("<|tool_call>");
+    source.calls.close = tokenizer.find("<tool_call|>");
+    source.calls.quote = tokenizer.find("<|\"|>");
+    if (std::min({source.calls.open, source.calls.close, source.calls.quote}) < 0) {
+      return invalid_request("This model's vocabulary has no tokens for tool calls.", "tools");
+    }
+  }
+  auto compiled = model.grammars->compile(source);
+  if (!compiled.ok()) {
+    return invalid_request(compiled.status().message(), request.params.format->param);
+  }
+  request.grammar = std::move(compiled).value();
+  return std::nullopt;
+}
 
 /// What does not depend on how the prompts were made.
 std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const ServedModel& model,
@@ -40,6 +68,8 @@ std::variant<PreparedRequest, ApiError> rendered(ChatRequest request, const Serv
   prepared.params = std::move(request.params);
   prepared.prompts.push_back(model.tokenizer->encode(*pieces));
   prepared.parallel_tool_calls = request.parallel_tool_calls;
+  const bool may_think = request.conversation.enable_thinking;
+  if (auto error = compile_format(prepared, may_think, model)) return *std::move(error);
   return checked(std::move(prepared), model, model_name, prompt_param);
 }
 
@@ -108,6 +138,7 @@ std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body
   const tokenizer::Tokenizer& tokenizer = *model.tokenizer;
   PreparedRequest prepared;
   prepared.params = std::move(request.params);
+  if (auto error = compile_format(prepared, false, model)) return *std::move(error);
   for (const Prompt& prompt : request.prompts) {
     const auto* text = std::get_if<std::string>(&prompt);
     prepared.prompts.push_back(text != nullptr ? encode_prompt(*text, tokenizer)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ struct PreparedRequest {
   GenerationParams params;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::string> echoes;  ///< by prompt: what its answers begin with; empty: nothing
+  std::shared_ptr<const grammar::Grammar> grammar;  ///< shared by the choices; null: any text
   bool parallel_tool_calls = true;
   std::string response_members;  ///< of /v1/responses, see ResponsesRequest
 };

@@ -20,25 +20,9 @@ constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 1024;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
-bool is_plain_text_format(const json::value& value) {
-  const auto* object = value.if_object();
-  const auto* type = object == nullptr ? nullptr : object->if_contains("type");
-  return type != nullptr && text_of(*type) == "text";
-}
-
 constexpr Unsupported kUnsupported[] = {
     {"best_of", is_one},
     {"prompt_logprobs", never},
-    {"guided_json", never},
-    {"guided_regex", never},
-    {"guided_choice", never},
-    {"guided_grammar", never},
-    {"structured_outputs", never},
-    {"grammar", is_empty},
-    {"regex", is_empty},
-    {"choice", is_empty},
-    {"json_schema", never},
-    {"response_format", is_plain_text_format},
     {"skip_special_tokens", is_true},
 };
 
@@ -219,6 +203,7 @@ GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& 
   if (const auto length = reader.integer("draft_length", 0, kMaxDraft)) {
     params.draft_length = static_cast<int>(*length);
   }
+  params.format = read_output_format(reader);
   params.stream = reader.boolean("stream").value_or(false);
   read_stream_options(reader, params);
   reader.string("user");

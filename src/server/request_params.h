@@ -9,6 +9,7 @@
 
 #include "tandem/engine/request.h"
 #include "tandem/server/body_reader.h"
+#include "tandem/server/output_format.h"
 
 namespace tandem::server {
 
@@ -29,7 +30,8 @@ struct GenerationParams {
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false;
   std::optional<int> draft_length;
-  std::optional<int> logprobs;  ///< report logprobs and those of this many likeliest tokens
+  std::optional<int> logprobs;         ///< report logprobs and those of this many likeliest tokens
+  std::optional<OutputFormat> format;  ///< none: any text
   bool stream = false;
   bool include_usage = false;     ///< stream_options.include_usage
   bool continuous_usage = false;  ///< stream_options.continuous_usage_stats

@@ -192,15 +192,6 @@ json::array read_tools(BodyReader& reader) {
   return tools;
 }
 
-void read_format(BodyReader& reader) {
-  const json::value* value = reader.find("text");
-  const json::object* text = value == nullptr ? nullptr : value->if_object();
-  const json::value* format = text == nullptr ? nullptr : text->if_contains("format");
-  const json::object* object = format == nullptr ? nullptr : format->if_object();
-  const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-  if (type != nullptr && text_of(*type) != "text") reader.fail(not_supported("text.format"));
-}
-
 std::optional<bool> read_thinking(BodyReader& reader) {
   const json::value* value = reader.find("reasoning");
   if (value == nullptr) return std::nullopt;
@@ -247,12 +238,13 @@ std::variant<ResponsesRequest, ApiError> parse_responses_request(
     params.max_tokens = static_cast<int>(*most);
   }
   refuse_unsupported(reader, kUnsupportedInResponses);
-  read_format(reader);
+  if (auto format = read_text_format(reader)) params.format = std::move(format);
   request.chat.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
   request.chat.conversation.enable_thinking = read_thinking(reader).value_or(false);
   const json::array messages = InputReader(reader).read();
   const json::array tools = read_tools(reader);
   if (!reader.error()) read_conversation(reader, messages, &tools, request.chat.conversation);
+  if (!reader.error()) read_form_of_calls(reader, request.chat);
   if (reader.error()) return *reader.error();
   request.members = repeated_members(reader, params);
   return request;

@@ -10,6 +10,7 @@
 #include "tandem/chat/template_gemma4.h"
 #include "tandem/core/status.h"
 #include "tandem/engine/engine.h"
+#include "tandem/grammar/compiler.h"
 #include "tandem/tokenizer/tokenizer.h"
 
 namespace tandem::server {
@@ -37,6 +38,7 @@ struct ServerOptions {
 struct ServedModel {
   engine::Engine* engine = nullptr;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  std::shared_ptr<grammar::Compiler> grammars;  ///< of that tokenizer; null: attach() makes one
   chat::TemplateVariant template_variant = chat::TemplateVariant::kOpenTurn;
   /// What a request gets that names no temperature, top_k, top_p or min_p; the seed is not used.
   /// The model file's general.sampling.* if it has them, else Gemma's own recommendation.

@@ -41,6 +41,7 @@ void Service::attach(ServedModel model) {
   TANDEM_CHECK(!has_model(), "a server serves one model");
   TANDEM_CHECK(model.engine != nullptr && model.tokenizer != nullptr, "the model is incomplete");
   model_ = std::move(model);
+  if (!model_.grammars) model_.grammars = std::make_shared<grammar::Compiler>(*model_.tokenizer);
   has_model_.store(true, std::memory_order_release);
 }
 

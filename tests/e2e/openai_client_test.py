@@ -222,6 +222,93 @@ class OpenAiClientTest(unittest.TestCase):
         least = self.chat(max_tokens=200, extra_body={"min_tokens": 150})
         self.assertGreaterEqual(least.usage.completion_tokens, 150)
 
+    def test_json_schema(self):
+        schema = {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "count": {"type": "integer", "minimum": 0, "maximum": 99},
+                "kind": {"enum": ["sea", "sky"]},
+            },
+            "required": ["name", "count", "kind"],
+            "additionalProperties": False,
+        }
+        form = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+        texts = set()
+        for k in (0, 1, 4):
+            answer = self.chat(
+                temperature=0,
+                max_tokens=200,
+                response_format=form,
+                extra_body={"draft_length": k},
+            )
+            self.assertEqual(answer.choices[0].finish_reason, "stop")
+            texts.add(answer.choices[0].message.content)
+        self.assertEqual(len(texts), 1)
+        thing = json.loads(texts.pop())
+        self.assertEqual(list(thing), ["name", "count", "kind"])
+        self.assertIn(thing["kind"], ("sea", "sky"))
+        for seed in range(4):
+            answer = self.chat(temperature=1, seed=seed, max_tokens=200, response_format=form)
+            self.assertLessEqual(json.loads(answer.choices[0].message.content)["count"], 99)
+        response = self.client.responses.create(
+            model=self.model,
+            input="Name a thing.",
+            max_output_tokens=200,
+            text={"format": {"type": "json_schema", "name": "thing", "schema": schema}},
+        )
+        self.assertIn(json.loads(response.output_text)["kind"], ("sea", "sky"))
+
+    def test_other_forms(self):
+        answer = self.chat(max_tokens=400, extra_body={"regex": "[0-9]{3}-[a-c]{2}"})
+        self.assertRegex(answer.choices[0].message.content, r"\A[0-9]{3}-[a-c]{2}\Z")
+        answer = self.chat(extra_body={"choice": ["red", "green"]})
+        self.assertIn(answer.choices[0].message.content, ("red", "green"))
+        answer = self.chat(extra_body={"grammar": 'root ::= "a" [bc] "d"'})
+        self.assertIn(answer.choices[0].message.content, ("abd", "acd"))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(extra_body={"regex": "(a"})
+        self.assertEqual(caught.exception.body["param"], "regex")
+
+    def test_calls_that_must_come(self):
+        parameters = {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "maxLength": 20},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        }
+        tools = [
+            {"type": "function", "function": {"name": name, "parameters": parameters, "strict": s}}
+            for name, s in (("weather", True), ("flights", True))
+        ]
+        members = {"tools": tools, "temperature": 0, "max_tokens": 300}
+        chosen = {"type": "function", "function": {"name": "flights"}}
+        for choice in ("required", chosen):
+            whole = self.chat(tool_choice=choice, parallel_tool_calls=False, **members).choices[0]
+            self.assertEqual(whole.finish_reason, "tool_calls")
+            call = whole.message.tool_calls[0].function
+            arguments = json.loads(call.arguments)
+            self.assertEqual(sorted(arguments), ["city", "days"])
+            self.assertIn(arguments["days"], range(1, 10))
+            self.assertIsNone(whole.message.content)
+            if choice == chosen:
+                self.assertEqual(call.name, "flights")
+            streamed = ["", ""]
+            for chunk in self.chat(
+                tool_choice=choice,
+                parallel_tool_calls=False,
+                stream=True,
+                extra_body={"draft_length": 4},
+                **members,
+            ):
+                for part in chunk.choices[0].delta.tool_calls or []:
+                    streamed[0] += part.function.name or ""
+                    streamed[1] += part.function.arguments or ""
+            self.assertEqual(streamed, [call.name, call.arguments])
+
     def test_usage_in_every_chunk(self):
         options = {"include_usage": True, "continuous_usage_stats": True}
         chunks = list(self.chat(stream=True, temperature=0, stream_options=options))

@@ -114,12 +114,22 @@ constexpr BadMember kBadMembers[] = {
     {R"("stop_token_ids":[-1])", "stop_token_ids", "must be an array of at most 64 token ids"},
     {R"("stop_token_ids":1)", "stop_token_ids", "must be an array"},
     {R"("skip_special_tokens":false)", "skip_special_tokens", "not supported yet"},
-    {R"("guided_json":{})", "guided_json", "not supported yet"},
-    {R"("grammar":"root ::= x")", "grammar", "not supported yet"},
-    {R"("response_format":{"type":"json_object"})", "response_format", "not supported yet"},
-    {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format",
-     "not supported yet"},
-    {R"("response_format":"text")", "response_format", "not supported yet"},
+    {R"("guided_json":7)", "guided_json", "must be a JSON schema"},
+    {R"("grammar":7)", "grammar", "must be a string"},
+    {R"("regex":["a"])", "regex", "must be a string"},
+    {R"("choice":"a")", "choice", "must be an array of strings"},
+    {R"("choice":[])", "choice", "must be an array of strings"},
+    {R"("guided_choice":["a",""])", "guided_choice", "must be an array of strings"},
+    {R"("regex":"a","grammar":"root ::= [a]")", "regex", "asks for a second form"},
+    {R"("structured_outputs":{"regex":7})", "structured_outputs.regex", "must be a string"},
+    {R"("structured_outputs":{"regex":"a","json":{}})", "structured_outputs.regex",
+     "asks for a second form"},
+    {R"("response_format":{"type":"xml"})", "response_format.type", "must be text, json_object"},
+    {R"("response_format":{"type":"json_schema","json_schema":{}})",
+     "response_format.json_schema.schema", "must be a JSON schema"},
+    {R"("response_format":{"type":"json_schema"})", "response_format.json_schema",
+     "must be an object"},
+    {R"("response_format":"text")", "response_format", "must be an object"},
 };
 
 class BadMembers : public ::testing::TestWithParam<BadMember> {};
@@ -142,11 +152,16 @@ constexpr BadMember kBadChatMembers[] = {
     {R"("tools":{})", "tools", "must be an array"},
     {R"("tools":[{"type":"web_search"}])", "tools[0].type", "only function is supported"},
     {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name", "missing"},
-    {R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])",
-     "tools[0].function.strict", "not supported yet"},
-    {R"("tool_choice":"required")", "tool_choice", "not supported yet"},
+    {R"("tool_choice":"required")", "tool_choice", "not among 'tools'"},
     {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice",
-     "not supported yet"},
+     "not among 'tools'"},
+    {R"("tool_choice":{"type":"function","function":{"name":"g"}},
+        "tools":[{"type":"function","function":{"name":"f"}}])",
+     "tool_choice", "not among 'tools'"},
+    {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice", "must be"},
+    {R"("response_format":{"type":"json_object"},
+        "tools":[{"type":"function","function":{"name":"f"}}])",
+     "response_format", "together with 'tools'"},
     {R"("tool_choice":"some")", "tool_choice", "must be \"none\""},
     {R"("parallel_tool_calls":1)", "parallel_tool_calls", "must be true or false"},
     {R"("functions":[{"name":"f"}])", "functions", "not supported yet"},
@@ -349,6 +364,54 @@ TEST(ChatRequest, ReadsToolsAndThinking) {
   EXPECT_FALSE(conversation_of(R"("reasoning_effort":"high",)"
                                R"("chat_template_kwargs":{"enable_thinking":false})")
                    .enable_thinking);
+}
+
+TEST(ChatRequest, ReadsTheFormOfTheAnswer) {
+  using Kind = grammar::Source::Kind;
+  const auto form_of = [](const std::string& members) {
+    return chat_params(members).format.value_or(OutputFormat{{}, "none"});
+  };
+  EXPECT_EQ(form_of(R"("response_format":{"type":"text"},"grammar":"")").param, "none");
+  EXPECT_EQ(form_of(R"("response_format":{"type":"json_object"})").source.kind, Kind::kJsonObject);
+  const OutputFormat schema = form_of(R"("response_format":{"type":"json_schema","json_schema":)"
+                                      R"({"name":"n","strict":true,"schema":{"type":"null"}}})");
+  EXPECT_EQ(schema.source.kind, Kind::kJsonSchema);
+  EXPECT_EQ(schema.source.text, R"({"type":"null"})");
+  EXPECT_EQ(schema.param, "response_format");
+  EXPECT_EQ(form_of(R"("grammar":"root ::= [a]")").source.kind, Kind::kGbnf);
+  EXPECT_EQ(form_of(R"("guided_regex":"a+")").source.text, "a+");
+  EXPECT_EQ(form_of(R"("guided_json":"{}")").source.text, "{}");
+  EXPECT_THAT(form_of(R"("choice":["a","b"])").source.choices, ElementsAre("a", "b"));
+  EXPECT_EQ(form_of(R"("structured_outputs":{"json_object":true})").source.kind, Kind::kJsonObject);
+  EXPECT_EQ(form_of(R"("structured_outputs":{"json":{"type":"null"}})").source.text,
+            R"({"type":"null"})");
+}
+
+TEST(ChatRequest, ReadsTheFormOfCalls) {
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},)"
+      R"({"type":"function","function":{"name":"g","strict":true,)"
+      R"("parameters":{"type":"object","required":[]}}}])";
+  const auto calls_of = [](const std::string& members) {
+    return chat_params(members).format.value_or(OutputFormat{}).source.calls;
+  };
+  const auto automatic = calls_of(tools);  // for the strict one
+  ASSERT_EQ(automatic.functions.size(), 2U);
+  EXPECT_EQ(automatic.functions[0].parameters, "");
+  EXPECT_EQ(automatic.functions[1].parameters, R"({"type":"object","required":[]})");
+  EXPECT_FALSE(automatic.must_call);
+  EXPECT_TRUE(automatic.may_repeat);
+  const auto required =
+      calls_of(tools + R"(,"tool_choice":"required","parallel_tool_calls":false)");
+  EXPECT_EQ(required.functions.size(), 2U);
+  EXPECT_TRUE(required.must_call);
+  EXPECT_FALSE(required.may_repeat);
+  const auto named =
+      calls_of(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})");
+  ASSERT_EQ(named.functions.size(), 1U);
+  EXPECT_EQ(named.functions[0].name, "f");
+  EXPECT_FALSE(chat_params(tools + R"(,"tool_choice":"none")").format);
+  EXPECT_FALSE(chat_params(R"("tools":[{"type":"function","function":{"name":"f"}}])").format);
 }
 
 TEST(CompletionRequest, ReadsEveryFormOfPrompt) {

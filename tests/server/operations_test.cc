@@ -163,6 +163,29 @@ TEST_F(OperationsTest, ServesAChatPageThatNeedsNobodyElse) {
   }
 }
 
+TEST_F(OperationsTest, CompilesTheFormOfAnAnswer) {
+  start_and_attach();
+  const std::string ask = R"("response_format":{"type":"json_schema","json_schema":{"schema":)";
+  const auto refused = chat(ask + R"({"not":{"type":"null"}}}})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json::parse(refused.body).at("error").at("param"), "response_format");
+  Pending pending([&] { return chat(ask + R"({"type":"boolean"}}},"n":2)"); });
+  const auto grammar = engine_.request(0).grammar;
+  ASSERT_NE(grammar, nullptr);
+  engine_.emit_text(0, "true");
+  EXPECT_EQ(engine_.request(1).grammar, grammar);
+  engine_.emit_end(0, FinishReason::kStop);
+  engine_.emit_end(1, FinishReason::kStop);
+  EXPECT_EQ(pending.get().status, 200);
+  Pending calls([&] {
+    return chat(
+        R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}])");
+  });
+  EXPECT_NE(engine_.request(2).grammar, nullptr);
+  engine_.emit_end(2, FinishReason::kStop);
+  EXPECT_EQ(calls.get().status, 200);
+}
+
 TEST_F(OperationsTest, CountsTokens) {
   start_and_attach();
   const auto tokens = [this](const char* path, const std::string& body) {

@@ -86,7 +86,9 @@ TEST(ResponsesRequests, AreRefusedByName) {
       {R"({"input":"a","truncation":"auto"})", "truncation"},
       {R"({"input":"a","max_output_tokens":0})", "max_output_tokens"},
       {R"({"input":"a","reasoning":{"effort":"huge"}})", "reasoning.effort"},
-      {R"({"input":"a","text":{"format":{"type":"json_object"}}})", "text.format"},
+      {R"({"input":"a","text":{"format":{"type":"xml"}}})", "text.format.type"},
+      {R"({"input":"a","text":{"format":{"type":"json_schema"}}})", "text.format.schema"},
+      {R"({"input":"a","tool_choice":{"type":"function","name":"f"}})", "tool_choice"},
   };
   for (const auto& [body, param] : bad) {
     const ApiError error = error_of(body);
