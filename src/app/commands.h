@@ -48,6 +48,12 @@ struct InspectOptions {
   bool as_json = false;
 };
 
+struct ConvertOptions {
+  std::string input;   ///< GGUF file or Hugging Face directory
+  std::string output;  ///< path that does not exist yet
+  std::string form;    ///< "bf16" or "fp8" (directory), "q8_0" (GGUF file of an assistant)
+};
+
 struct BenchCommand {
   bench::BenchOptions options;
   std::string output;  ///< JSON file; "-": standard output instead of the table; empty: none
@@ -57,6 +63,7 @@ struct BenchCommand {
 int serve_main(const ServeOptions& options);
 int run_main(const RunOptions& options);
 int bench_main(BenchCommand command);
+int convert_main(const ConvertOptions& options);
 int inspect_main(const InspectOptions& options);
 
 /// Prints "tandem: MESSAGE" on standard error and returns 1.

@@ -89,8 +89,9 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   core::log_info(
-      fmt::format("loaded {}{} in {:.1f} s; {}, {} sequences, context {}, KV memory up to {}",
+      fmt::format("loaded {}{}{} in {:.1f} s; {}, {} sequences, context {}, KV memory up to {}",
                   options.model, options.draft.empty() ? "" : " with drafter " + options.draft,
+                  out.model->drafts_by_centroids() ? " (centroid head)" : "",
                   elapsed.count(), out.model->backend().describe(), options.max_sequences,
                   out.max_context, format_size(options.kv_memory_bytes)));
   return out;

@@ -13,6 +13,7 @@
 namespace {
 
 using tandem::app::BenchCommand;
+using tandem::app::ConvertOptions;
 using tandem::app::InspectOptions;
 using tandem::app::ModelOptions;
 using tandem::app::RunOptions;
@@ -224,6 +225,26 @@ void add_inspect(CLI::App* app, InspectOptions* options, std::function<int()>* c
   });
 }
 
+void add_convert(CLI::App* app, ConvertOptions* options, std::function<int()>* command) {
+  CLI::App* convert = app->add_subcommand("convert", "Write a model in another form");
+  convert->add_option("input", options->input, "GGUF file or Hugging Face directory")
+      ->required()
+      ->type_name("PATH");
+  convert->add_option("output", options->output, "directory or file to make")
+      ->required()
+      ->type_name("PATH");
+  convert
+      ->add_option("--to", options->form,
+                   "bf16 or fp8: a Hugging Face directory; q8_0: a GGUF file of an assistant")
+      ->required()
+      ->check(CLI::IsMember({"bf16", "fp8", "q8_0"}));
+  convert->callback([=] {
+    *command = [=] {
+      return tandem::app::convert_main(*options);
+    };
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -235,11 +256,13 @@ int main(int argc, char** argv) {
   RunOptions run;
   BenchCommand bench;
   InspectOptions inspect;
+  ConvertOptions convert;
   std::function<int()> command;
   add_serve(&app, &serve, &command);
   add_run(&app, &run, &command);
   add_bench(&app, &bench, &command);
   add_inspect(&app, &inspect, &command);
+  add_convert(&app, &convert, &command);
 
   try {
     app.parse(argc, argv);

@@ -48,6 +48,8 @@ struct ModelConfig {
   /// RoPE frequencies by AttentionKind, [D/2] each, 0: not rotated. Empty for a kind that no layer
   /// has; a drafter without rope_freqs.weight leaves kFull empty too: its target's hold.
   std::array<std::vector<float>, kernels::kNumAttentionKinds> rope_frequencies;
+  /// Base of those frequencies, by AttentionKind.
+  std::array<double, kernels::kNumAttentionKinds> rope_bases = {1e4, 1e6};
   std::vector<TokenId> suppressed;
 
   bool is_drafter() const { return backbone_hidden > 0; }

@@ -113,10 +113,12 @@ core::Status read_rope(const KeyReader& keys, ModelConfig& config) {
     if (!frequencies.empty()) continue;
     if (layer.kind == AttentionKind::kSliding) {
       TANDEM_ASSIGN(const double base, keys.optional_float("rope.freq_base_swa", kRopeBase, 1e4));
+      config.rope_bases[index(layer.kind)] = base;
       frequencies = rope_frequencies(base, layer.head_size, {});
       continue;
     }
     TANDEM_ASSIGN(const double base, keys.required_float("rope.freq_base", kRopeBase));
+    config.rope_bases[index(layer.kind)] = base;
     const core::TensorView* view = keys.file().find("rope_freqs.weight");
     if (view == nullptr) {
       if (config.is_drafter()) continue;

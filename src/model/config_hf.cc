@@ -167,6 +167,7 @@ core::Status read_rope(const JsonReader& text, ModelConfig& config) {
     std::vector<float>& frequencies = config.rope_frequencies[index(layer.kind)];
     if (!frequencies.empty()) continue;
     TANDEM_ASSIGN(const Rope rope, read_rope_parameters(text, layer.kind));
+    config.rope_bases[index(layer.kind)] = rope.base;
     const auto pairs = static_cast<std::size_t>(layer.head_size) / 2;
     std::vector<float> factors(pairs, 1e30F);
     const auto rotated = static_cast<std::size_t>(rope.rotated * static_cast<double>(pairs));

@@ -181,4 +181,52 @@ Result<VocabData> parse_tokenizer_json(std::string_view text) {
   return out;
 }
 
+std::string write_tokenizer_json(const VocabData& data) {
+  json::array added;
+  json::object vocab;
+  vocab.reserve(data.tokens.size());
+  for (std::size_t id = 0; id < data.tokens.size(); ++id) {
+    vocab[data.tokens[id]] = id;
+    const TokenKind kind = data.kinds[id];
+    if (kind != TokenKind::kControl && kind != TokenKind::kUserDefined) continue;
+    added.push_back({{"id", id},
+                     {"content", data.tokens[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  json::array merges;
+  merges.reserve(data.merges.size());
+  for (const auto& [left, right] : data.merges) merges.push_back(json::array{left, right});
+  const json::object replace = {
+      {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpacePiece}};
+  const json::object restore = {
+      {"type", "Replace"}, {"pattern", {{"String", kSpacePiece}}}, {"content", " "}};
+  const json::object root = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", std::move(added)},
+      {"normalizer", replace},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders", json::array{restore, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", "<unk>"},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", true},
+        {"byte_fallback", true},
+        {"ignore_merges", false},
+        {"vocab", std::move(vocab)},
+        {"merges", std::move(merges)}}}};
+  return json::serialize(root);
+}
+
 }  // namespace tandem::tokenizer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "tandem/core/status.h"
@@ -12,5 +13,8 @@ namespace tandem::tokenizer {
 /// file's name; kUnimplemented: another kind of tokenizer than Gemma 4's. About 0.3 s and 300 MB
 /// for a while at 262,144 tokens.
 core::Result<VocabData> parse_tokenizer_json(std::string_view text);
+
+/// The text of a tokenizer.json that reads back as `data`.
+std::string write_tokenizer_json(const VocabData& data);
 
 }  // namespace tandem::tokenizer
