@@ -30,6 +30,8 @@ inline constexpr FloatRange kSoftcap = {0.0, 1e6};
 
 /// Clusters that a drafter's centroid head searches where the files do not say; spec/mtp.md.
 inline constexpr int kCentroidsPerToken = 32;
+/// The key by which a GGUF drafter may say so: Tandem's own, other engines ignore it.
+inline constexpr std::string_view kCentroidsKey = "masked_embd_top_k";
 
 inline constexpr std::string_view kTargetFamily = "gemma4";
 inline constexpr std::string_view kDrafterFamily = "gemma4-assistant";

@@ -184,7 +184,8 @@ core::Status read_scalars(const KeyReader& keys, ModelConfig& config) {
                 keys.optional_float("final_logit_softcapping", kSoftcap, 0.0));
   config.final_softcap = static_cast<float>(softcap);
   if (config.family != kDrafterFamily) return {};
-  config.centroids_per_token = kCentroidsPerToken;
+  TANDEM_ASSIGN(config.centroids_per_token,
+                keys.optional_int(kCentroidsKey, {1, kVocab.max}, kCentroidsPerToken));
   TANDEM_ASSIGN(config.backbone_hidden, keys.required_int("embedding_length_out", kWidth));
   if (config.ple_width > 0) {
     return keys.bad_value("embedding_length_per_layer_input", "0 in a drafter", config.ple_width);

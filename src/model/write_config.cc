@@ -212,6 +212,7 @@ formats::GgufKeys write_drafter_keys(const ModelConfig& config, const tokenizer:
   set("attention.sliding_window_pattern", pattern);
   set("attention.layer_norm_rms_epsilon", config.rms_eps);
   set_uint("embedding_length_per_layer_input", 0);
+  set_uint(kCentroidsKey, config.centroids_per_token);
   set("rope.freq_base", static_cast<float>(config.rope_bases[index(AttentionKind::kFull)]));
   set("rope.freq_base_swa", static_cast<float>(config.rope_bases[index(AttentionKind::kSliding)]));
   add_tokenizer_keys(vocab, chat_template, keys);

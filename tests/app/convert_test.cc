@@ -107,6 +107,7 @@ TEST(Convert, AnAssistantBecomesAGgufFileWithItsCentroids) {
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->family, "gemma4-assistant");
   EXPECT_EQ(config->hidden, 32);
+  EXPECT_EQ(config->centroids_per_token, 4);
   for (const char* target : {"tiny-e2", "tiny-e2-Q8_0.gguf"}) {
     const auto model = load(tiny(target), out);
     ASSERT_NE(model, nullptr);
