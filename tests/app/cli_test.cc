@@ -160,6 +160,46 @@ TEST(Cli, InspectSaysWhatIsInAFileAndWhetherItCanBeServed) {
   EXPECT_THAT(drafter.output(), HasSubstr("as the --draft of its target"));
 }
 
+TEST(Cli, InspectPromisesTheMemoryOfServing) {
+  Program inspect({"inspect", "--json", "--max-sequences", "4", "--context", "1000", "--draft",
+                   kTiny + "tiny-e2-assistant", kTiny + "tiny-e2"});
+  EXPECT_EQ(inspect.wait(kPatience), 0) << inspect.errors();
+  const json::object report = json::parse(inspect.output()).as_object();
+  EXPECT_EQ(report.at("kind"), "Hugging Face");
+  EXPECT_EQ(report.at("can_be_served"), true);
+  EXPECT_EQ(report.at("layers").as_array().size(), 4u);
+  EXPECT_EQ(report.at("types").at("BF16").at("tensors").to_number<int>(), 67);
+  // One sliding and one full layer own KV: 1 head of 32 and of 64, K and V, f16.
+  EXPECT_EQ(report.at("kv_bytes_per_token").at("sliding").to_number<int>(), 128);
+  EXPECT_EQ(report.at("kv_bytes_per_token").at("full").to_number<int>(), 256);
+  const json::value& need = report.at("to_be_served");
+  EXPECT_EQ(need.at("kv_bytes").to_number<int>(), 4 * (1000 * 256 + (64 + 512) * 128));
+  EXPECT_GT(need.at("weights_bytes").to_number<int>(), 0);
+  EXPECT_GT(need.at("workspace_bytes").to_number<int>(), 0);
+
+  Program mismatch(
+      {"inspect", "--draft", kTiny + "tiny-dense-assistant-Q8_0.gguf", kTiny + "tiny-e-Q8_0.gguf"});
+  EXPECT_EQ(mismatch.wait(kPatience), 1);
+  EXPECT_THAT(mismatch.errors(), HasSubstr("its target width is 64, the target's is 128"));
+}
+
+TEST(Cli, DirectoriesAndFilesMixInAPair) {
+  const std::vector<std::string> rest = {"--backend",    "reference", "--prompt",      "Hello",
+                                         "--max-tokens", "12",        "--temperature", "0"};
+  const auto answer = [&](const char* target, const char* draft) {
+    Program run(
+        std::vector<std::string>{"run", "--model", kTiny + target, "--draft", kTiny + draft} +
+        rest);
+    EXPECT_EQ(run.wait(kPatience), 0) << run.errors();
+    const std::string text = run.output();
+    return text.substr(0, text.find("\n\nprompt "));
+  };
+  const std::string expected = answer("tiny-e2", "tiny-e2-assistant");
+  EXPECT_NE(expected, "");
+  EXPECT_EQ(answer("tiny-e2", "tiny-e2-assistant-Q8_0.gguf"), expected);
+  EXPECT_EQ(answer("tiny-e2-F16.gguf", "tiny-e2-assistant"), expected);
+}
+
 TEST(Cli, RunPrintsTheSameGreedyTextWithAndWithoutDrafts) {
   const std::vector<std::string> question = {"--prompt", "Hello",         "--max-tokens",
                                              "24",       "--temperature", "0"};
