@@ -62,6 +62,9 @@ class Automaton {
   bool only_calls(std::int32_t state) const { return (flags_of(state) & kOnlyCalls) != 0; }
   /// States that a text can lead to, nearest first.
   std::vector<std::int32_t> reachable() const;
+  /// For each state the first one that nothing of at most max_bytes bytes tells from it: the states
+  /// of a long repetition are alike until its end is near.
+  std::vector<std::int32_t> alike(int max_bytes) const;
   /// Classes of the bytes that may come next, in the rule or in a rule that it calls.
   const ClassSet& first(std::int32_t state) const {
     return firsts_[static_cast<std::size_t>(state)];
@@ -78,6 +81,8 @@ class Automaton {
   std::uint8_t flags_of(std::int32_t state) const {
     return flags_[static_cast<std::size_t>(state)];
   }
+  std::uint64_t hash_of(std::int32_t state, std::span<const std::int32_t> group_of) const;
+  bool are_alike(std::int32_t a, std::int32_t b, std::span<const std::int32_t> group_of) const;
   const State& at(std::int32_t state) const { return states_[static_cast<std::size_t>(state)]; }
 
   RuleId root_ = 0;

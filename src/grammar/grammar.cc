@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 namespace tandem::grammar {
 namespace {
 
-constexpr std::uint64_t kMaxMaskWork = 8'000'000;  // of one state's mask
-constexpr std::uint64_t kWarmUpWork = 3'000'000;   // of the masks made at once
-constexpr std::uint64_t kSlowWork = 50'000;        // masks of less are made when they are needed
-constexpr std::size_t kMaxMaskBytes = 8U << 20;    // kept per grammar
+constexpr std::uint64_t kWarmUpWork = 3'000'000;    // of the masks made at once
+constexpr std::size_t kManySlow = 8;                // slow states worth looking for alike ones
+constexpr std::size_t kMaxSharedTable = 1'000'000;  // entries of the automaton, else it takes long
+constexpr std::uint64_t kSlowWork = 50'000;         // masks of less are made when they are needed
+constexpr std::size_t kMaxMaskBytes = 8U << 20;     // kept per grammar
 
 }  // namespace
 
@@ -40,14 +42,21 @@ core::Result<std::shared_ptr<const Grammar>> Grammar::create(const RuleSet& rule
                                                              std::shared_ptr<const TokenTrie> trie,
                                                              std::vector<TokenId> ends) {
   TANDEM_ASSIGN(Automaton automaton, Automaton::compile(rules));
-  std::shared_ptr<const Grammar> grammar(
+  std::shared_ptr<Grammar> grammar(
       new Grammar(std::move(automaton), std::move(trie), std::move(ends)));
-  grammar->warm_up();
-  return grammar;
+  const std::vector<std::int32_t> slow = grammar->slow_states();
+  grammar->share_masks(slow.size());
+  TrieWalker walker;
+  std::uint64_t work_left = kWarmUpWork;
+  for (const std::int32_t state : slow) {
+    if (work_left == 0) break;
+    grammar->mask_of(state, walker, work_left);
+  }
+  return std::shared_ptr<const Grammar>(std::move(grammar));
 }
 
 std::shared_ptr<const StateMask> Grammar::make_mask(std::int32_t state, TrieWalker& walker,
-                                                    std::uint64_t& work) const {
+                                                    std::uint64_t& work_left) const {
   Pushdown pushdown(automaton_);
   Configuration start;
   start.threads.push_back({state, kOpenStack});
@@ -64,11 +73,11 @@ std::shared_ptr<const StateMask> Grammar::make_mask(std::int32_t state, TrieWalk
   pushdown.truncate(0);
   for (const TokenId token : special) add(token);
   const bool is_whole =
-      walker.walk(*trie_, 0, start, pushdown, kMaxMaskWork, add, [&](std::int32_t node) {
+      walker.walk(*trie_, 0, start, pushdown, work_left, add, [&](std::int32_t node) {
         const TokenTrie::Node& at = trie_->nodes()[static_cast<std::size_t>(node)];
         if (at.end > node + 1) mask->exits.push_back(node);
       });
-  work += pushdown.work();
+  work_left -= std::min(work_left, pushdown.work());
   if (!is_whole) return nullptr;
   if (num_tokens > mask_words()) {  // a list would be larger than the bits
     mask->bits = bits;
@@ -92,13 +101,14 @@ void Grammar::keep(std::int32_t state, std::shared_ptr<const StateMask> mask) co
   masks_[static_cast<std::size_t>(state)] = std::move(mask);
 }
 
-std::shared_ptr<const StateMask> Grammar::mask_of(std::int32_t state, TrieWalker& walker) const {
+std::shared_ptr<const StateMask> Grammar::mask_of(std::int32_t state, TrieWalker& walker,
+                                                  std::uint64_t& work_left) const {
+  state = mask_state_[static_cast<std::size_t>(state)];
   {
     const std::lock_guard lock(mutex_);
     if (const auto& mask = masks_[static_cast<std::size_t>(state)]) return mask;
   }
-  std::uint64_t work = 0;
-  auto mask = make_mask(state, walker, work);
+  auto mask = make_mask(state, walker, work_left);
   if (mask != nullptr) keep(state, mask);
   return mask;
 }
@@ -114,14 +124,20 @@ std::uint64_t Grammar::most_work(std::int32_t state) const {
   return work;
 }
 
-void Grammar::warm_up() const {
-  TrieWalker walker;
-  std::uint64_t work = 0;
-  for (const std::int32_t state : automaton_.reachable()) {
-    if (work > kWarmUpWork) return;
-    if (most_work(state) < kSlowWork) continue;
-    if (auto mask = make_mask(state, walker, work)) keep(state, std::move(mask));
+std::vector<std::int32_t> Grammar::slow_states() const {
+  std::vector<std::int32_t> states = automaton_.reachable();
+  std::erase_if(states, [this](std::int32_t state) { return most_work(state) < kSlowWork; });
+  return states;
+}
+
+void Grammar::share_masks(std::size_t num_slow) {
+  const auto num_states = static_cast<std::size_t>(automaton_.num_states());
+  if (num_slow > kManySlow && num_states * automaton_.num_classes() <= kMaxSharedTable) {
+    mask_state_ = automaton_.alike(trie_->max_depth());
+    return;
   }
+  mask_state_.resize(num_states);
+  std::iota(mask_state_.begin(), mask_state_.end(), 0);
 }
 
 std::size_t Grammar::bytes() const {

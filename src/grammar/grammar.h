@@ -88,8 +88,10 @@ class Grammar {
     return (static_cast<std::size_t>(trie_->vocab_size()) + 31) / 32;
   }
 
-  /// The state's mask from the cache, or null after more work than a step may take.
-  std::shared_ptr<const StateMask> mask_of(std::int32_t state, TrieWalker& walker) const;
+  /// The state's mask, from the cache or made now at the cost of some of `work_left`; null if that
+  /// is not enough.
+  std::shared_ptr<const StateMask> mask_of(std::int32_t state, TrieWalker& walker,
+                                           std::uint64_t& work_left) const;
 
   /// Memory of automaton and masks, about.
   std::size_t bytes() const;
@@ -97,16 +99,19 @@ class Grammar {
  private:
   Grammar(Automaton automaton, std::shared_ptr<const TokenTrie> trie, std::vector<TokenId> ends);
   std::shared_ptr<const StateMask> make_mask(std::int32_t state, TrieWalker& walker,
-                                             std::uint64_t& work) const;
+                                             std::uint64_t& work_left) const;
   void keep(std::int32_t state, std::shared_ptr<const StateMask> mask) const;
   /// Nodes of the trie that a walk from the state could visit.
   std::uint64_t most_work(std::int32_t state) const;
-  /// Makes the masks that take long, those first that a text meets first.
-  void warm_up() const;
+  /// States whose masks take long, those first that a text meets first.
+  std::vector<std::int32_t> slow_states() const;
+  /// Lets states that no token tells apart share a mask, where that pays.
+  void share_masks(std::size_t num_slow);
 
   Automaton automaton_;
   std::shared_ptr<const TokenTrie> trie_;  // shared by all grammars of the vocabulary
   std::vector<TokenId> ends_;
+  std::vector<std::int32_t> mask_state_;  // by state: the one that it shares its mask with
 
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const StateMask>> masks_;  // by state; shared with readers

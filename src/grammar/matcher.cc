@@ -8,7 +8,7 @@
 namespace tandem::grammar {
 namespace {
 
-constexpr std::uint64_t kMaxWork = 4'000'000;  // of one mask, beside those of its states
+constexpr std::uint64_t kMaxWork = 8'000'000;  // of one mask, those of its states included
 constexpr std::size_t kCompactNodes = 1024;
 
 void set_bit(std::span<std::uint32_t> mask, TokenId token) {
@@ -57,22 +57,21 @@ bool Matcher::accept(TokenId token) {
 }
 
 core::Status Matcher::add_thread(const Thread& thread, std::span<std::uint32_t> mask,
-                                 TrieWalker& walker) {
-  const auto local = grammar_->mask_of(thread.state, walker);
+                                 TrieWalker& walker, std::uint64_t& work_left) {
+  const auto local = grammar_->mask_of(thread.state, walker, work_left);
   if (local == nullptr) return too_ambiguous();
   for (std::size_t i = 0; i < local->bits.size(); ++i) mask[i] |= local->bits[i];
   for (const TokenId token : local->tokens) set_bit(mask, token);
   if (local->exits.empty()) return {};
   pushdown_.leave(thread, other_);
   if (other_.threads.empty()) return {};
-  const std::uint64_t work_end = pushdown_.work() + kMaxWork;
   for (const std::int32_t node : local->exits) {
-    const std::uint64_t work = pushdown_.work();
-    if (work > work_end || !walker.walk(
-                               grammar_->trie(), node, other_, pushdown_, work_end - work,
-                               [&](TokenId token) { set_bit(mask, token); }, [](std::int32_t) {})) {
-      return too_ambiguous();
-    }
+    const std::uint64_t before = pushdown_.work();
+    const bool is_whole = walker.walk(
+        grammar_->trie(), node, other_, pushdown_, work_left,
+        [&](TokenId token) { set_bit(mask, token); }, [](std::int32_t) {});
+    if (!is_whole) return too_ambiguous();
+    work_left -= std::min(work_left, pushdown_.work() - before);
   }
   return {};
 }
@@ -81,7 +80,10 @@ core::Status Matcher::fill_mask(std::span<std::uint32_t> mask, TrieWalker& walke
   TANDEM_CHECK(mask.size() == grammar_->mask_words(), "a bit for every token");
   std::fill(mask.begin(), mask.end(), 0U);
   if (is_finished_) return core::failed_precondition("the text has ended");
-  for (const Thread& thread : now_.threads) TANDEM_TRY(add_thread(thread, mask, walker));
+  std::uint64_t work_left = kMaxWork;
+  for (const Thread& thread : now_.threads) {
+    TANDEM_TRY(add_thread(thread, mask, walker, work_left));
+  }
   if (now_.is_complete) {
     for (const TokenId token : grammar_->ends()) set_bit(mask, token);
   }

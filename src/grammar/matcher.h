@@ -33,7 +33,8 @@ class Matcher {
   bool must_end() const { return can_end() && now_.threads.empty(); }
 
  private:
-  core::Status add_thread(const Thread& thread, std::span<std::uint32_t> mask, TrieWalker& walker);
+  core::Status add_thread(const Thread& thread, std::span<std::uint32_t> mask, TrieWalker& walker,
+                          std::uint64_t& work_left);
 
   std::shared_ptr<const Grammar> grammar_;  // shared with the compiler's cache and other texts
   Pushdown pushdown_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <string>
 
 #include "grammar_rig.h"
@@ -52,6 +53,11 @@ const Case kCases[] = {
      "root ::= (\"a\" root \"b\" | word | \"\")\nword ::= [a-z\xC3\xA9]+ \" \" word | \"end\"\n",
      "aaahello world end"},
     {"regex", Source::Kind::kRegex, R"((\w+@\w+\.com|\d{3}-\d{4})( |\n)?)", "some_one@here.com "},
+    {"counted", Source::Kind::kJsonSchema,
+     R"({"type":"object","properties":{"s":{"type":"string","minLength":45,"maxLength":120}},
+         "required":["s"]})",
+     "{\"s\":\"0123456789\\nÃ©Ã© for a while, and then for some more, until the end comes near "
+     "which is at 120, not far off from here\"}"},
     {"ambiguous", Source::Kind::kGbnf,
      "root ::= a | b\na ::= \"x\" a \"y\" | \"x\" b | \"x\"\nb ::= \"x\" a | \"x\" b \"z\" | "
      "\"x\"\n",
@@ -71,6 +77,15 @@ TEST(GrammarMask, SaysOfEveryTokenWhatAcceptSays) {
     }
     expect_mask_is_exact(matcher, grammar->mask_words(), walker);
   }
+}
+
+TEST(GrammarMask, LongRepetitionsShareMasksUntilTheirEndIsNear) {
+  const auto grammar = compiled(Source::Kind::kRegex, "[a-z ]{1,400}!");
+  const auto groups = grammar->automaton().alike(grammar->trie().max_depth());
+  const std::set<std::int32_t> names(groups.begin(), groups.end());
+  EXPECT_GT(groups.size(), 400U);
+  EXPECT_LT(names.size(), 60U);
+  EXPECT_GT(names.size(), static_cast<std::size_t>(grammar->trie().max_depth()));
 }
 
 TEST(GrammarMask, EndTokensComeExactlyWhereTheTextMayEnd) {
