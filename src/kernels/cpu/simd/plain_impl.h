@@ -50,17 +50,42 @@ struct Plain {
             a.scales_stride};
   }
 
-  /// acc[r][p] = the chain over columns [begin, end).
-  template <core::DType T, int R, int kCount>
-  TANDEM_INLINE static void add_columns(const PanelMatrix& w, int panel, const Inputs& in,
-                                        int begin, int end, F32 (&acc)[R][kCount]) {
-    const std::byte* data = w.data + static_cast<std::size_t>(panel) * w.panel_stride +
-                            static_cast<std::size_t>(begin) * kColumnBytes<T>;
-    for (int k = begin; k < end; ++k, data += kColumnBytes<T>) {
+  // ---- where the weights of a column come from
+
+  /// The packed panels, from `panel` on.
+  template <core::DType T>
+  struct Packed {
+    const std::byte* data;
+    std::size_t panel_stride;
+
+    TANDEM_INLINE F32 weights(int k, int p) const {
+      return load_plain<T>(data + static_cast<std::size_t>(p) * panel_stride +
+                           static_cast<std::size_t>(k) * kColumnBytes<T>);
+    }
+  };
+  template <core::DType T>
+  TANDEM_INLINE static Packed<T> packed(const PanelMatrix& w, int panel) {
+    return {w.data + static_cast<std::size_t>(panel) * w.panel_stride, w.panel_stride};
+  }
+
+  /// f32 columns from `first` on, decoded once for many rows.
+  template <int kCount>
+  struct Decoded {
+    const float* data;
+    int first;
+
+    TANDEM_INLINE F32 weights(int k, int p) const {
+      return L::load(data + ((k - first) * kCount + p) * kPanelRows);
+    }
+  };
+
+  /// acc[r][p] += the chain over columns [begin, end).
+  template <int R, int kCount, class Source>
+  TANDEM_INLINE static void add_columns(const Source& source, const Inputs& in, int begin, int end,
+                                        F32 (&acc)[R][kCount]) {
+    for (int k = begin; k < end; ++k) {
       F32 weights[kCount];
-      for (int p = 0; p < kCount; ++p) {
-        weights[p] = load_plain<T>(data + static_cast<std::size_t>(p) * w.panel_stride);
-      }
+      for (int p = 0; p < kCount; ++p) weights[p] = source.weights(k, p);
       for (int r = 0; r < R; ++r) {
         const F32 value =
             L::set1(in.x[static_cast<std::size_t>(r) * in.stride + static_cast<std::size_t>(k)]);
@@ -91,18 +116,30 @@ struct Plain {
     }
   }
 
-  template <core::DType T, int R, int kCount>
-  static void plain_block(const PanelMatrix& w, int panel, const Inputs& in, const RowBlock& rows) {
-    const int block = T == core::DType::kF8E4M3 ? w.scale_cols : w.cols;
-    for (int begin = 0; begin < w.cols; begin += block) {
-      const int end = w.cols - begin < block ? w.cols : begin + block;
+  /// Columns that share a scale: their chain starts at zero.
+  template <core::DType T>
+  TANDEM_INLINE static int block_of(const PanelMatrix& w) {
+    return T == core::DType::kF8E4M3 ? w.scale_cols : w.cols;
+  }
+
+  /// Columns [begin, end): whole blocks, or a part of the only one, whose chain waits in the
+  /// output.
+  template <core::DType T, int R, int kCount, class Source>
+  static void plain_block(const PanelMatrix& w, int panel, const Source& source, int begin, int end,
+                          const Inputs& in, const RowBlock& rows) {
+    const int block = block_of<T>(w);
+    for (int k = begin; k < end;) {
+      const int b = k / block;
+      const int block_end = w.cols - b * block < block ? w.cols : (b + 1) * block;
+      const int next = block_end < end ? block_end : end;
       F32 acc[R][kCount];
-      Rows::template load<R, kCount>(rows, true, acc);
-      add_columns<T, R, kCount>(w, panel, in, begin, end, acc);
-      if constexpr (T == core::DType::kF8E4M3) {
-        apply_scales<R, kCount>(w, panel, in, begin / block, rows, acc);
+      Rows::template load<R, kCount>(rows, k == b * block, acc);
+      add_columns<R, kCount>(source, in, k, next, acc);
+      if (T == core::DType::kF8E4M3 && next == block_end) {
+        apply_scales<R, kCount>(w, panel, in, b, rows, acc);
       }
       Rows::template store<R, kCount>(rows, acc);
+      k = next;
     }
   }
 
@@ -110,9 +147,43 @@ struct Plain {
   TANDEM_INLINE static void plain_panels(const PanelMatrix& w, const Activations& a,
                                          const Tile& tile, int panel, float* out, std::size_t ld) {
     Rows::for_row_blocks(tile.num_rows, [&]<int R>(int row) TANDEM_INLINED {
-      plain_block<T, R, kCount>(w, panel, inputs<T>(w, a, row),
+      plain_block<T, R, kCount>(w, panel, packed<T>(w, panel), 0, w.cols, inputs<T>(w, a, row),
                                 Rows::row_block(w, a, row, panel, tile.panel_end, out, ld));
     });
+  }
+
+  /// The same for many rows: pieces of the panels are decoded to the first-level cache.
+  static constexpr int kPieceColumns = 256;
+  template <core::DType T, int kCount>
+  static void decode_and_multiply(const PanelMatrix& w, const Activations& a, const Tile& tile,
+                                  int panel, float* out, std::size_t ld) {
+    alignas(64) float scratch[kPieceColumns * kCount * kPanelRows];
+    const Packed<T> source = packed<T>(w, panel);
+    for (int begin = 0; begin < w.cols; begin += kPieceColumns) {
+      const int end = w.cols - begin < kPieceColumns ? w.cols : begin + kPieceColumns;
+      for (int k = begin; k < end; ++k) {
+        for (int p = 0; p < kCount; ++p) {
+          L::store(scratch + ((k - begin) * kCount + p) * kPanelRows, source.weights(k, p));
+        }
+      }
+      Rows::for_row_blocks(tile.num_rows, [&]<int R>(int row) TANDEM_INLINED {
+        plain_block<T, R, kCount>(w, panel, Decoded<kCount>{scratch, begin}, begin, end,
+                                  inputs<T>(w, a, row),
+                                  Rows::row_block(w, a, row, panel, tile.panel_end, out, ld));
+      });
+    }
+  }
+
+  template <core::DType T, int kCount>
+  TANDEM_INLINE static void panels(const PanelMatrix& w, const Activations& a, const Tile& tile,
+                                   int panel, float* out, std::size_t ld) {
+    const int block = block_of<T>(w);
+    const bool can_be_cut = block >= w.cols || kPieceColumns % block == 0;
+    if (T != core::DType::kF32 && tile.num_rows > 2 * L::kRows && can_be_cut) {
+      decode_and_multiply<T, kCount>(w, a, tile, panel, out, ld);
+    } else {
+      plain_panels<T, kCount>(w, a, tile, panel, out, ld);
+    }
   }
 
   template <core::DType T>
@@ -122,15 +193,11 @@ struct Plain {
     constexpr int kOneRowPanels = 4;
     int panel = tile.panel_begin;
     for (; tile.num_rows == 1 && panel + kOneRowPanels <= tile.panel_end; panel += kOneRowPanels) {
-      plain_block<T, 1, kOneRowPanels>(w, panel, inputs<T>(w, a, 0),
+      plain_block<T, 1, kOneRowPanels>(w, panel, packed<T>(w, panel), 0, w.cols, inputs<T>(w, a, 0),
                                        Rows::row_block(w, a, 0, panel, tile.panel_end, out, ld));
     }
-    for (; panel + P <= tile.panel_end; panel += P) {
-      plain_panels<T, P>(w, a, tile, panel, out, ld);
-    }
-    for (; panel < tile.panel_end; ++panel) {
-      plain_panels<T, 1>(w, a, tile, panel, out, ld);
-    }
+    for (; panel + P <= tile.panel_end; panel += P) panels<T, P>(w, a, tile, panel, out, ld);
+    for (; panel < tile.panel_end; ++panel) panels<T, 1>(w, a, tile, panel, out, ld);
   }
 };
 
