@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core_harness.h"
+#include "tandem/grammar/compiler.h"
 #include "tandem/grammar/matcher.h"
 
 namespace tandem::engine {
@@ -80,6 +81,34 @@ TEST(RequestFields, AGrammarHoldsForEveryDraftLengthAndDraftsUnderItAreAccepted)
     if (k > 0) {
       EXPECT_GT(harness.core().stats().accepted_at[0], 5U);
     }
+  }
+}
+
+TEST(RequestFields, AGrammarThatCannotBeFollowedEndsItsRequestAlone) {
+  static const auto tokenizer = testing::scripted_tokenizer();
+  grammar::Compiler compiler(*tokenizer);
+  grammar::Source source;
+  source.kind = grammar::Source::Kind::kGbnf;
+  source.text = "root ::= \"(\" root \")\" | \"x\"";
+  const auto made = compiler.compile(source);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  ScriptedRunner::Options options;
+  options.max_context = 2000;
+  options.kv_memory_bytes = 8000;
+  for (const int k : {0, 4}) {
+    Harness harness(options, {.draft_length = k});
+    Request deep = make_request(1, 10, 1500);
+    deep.grammar = *made;
+    deep.logit_bias = {{'(', 100.0F}};  // byte tokens come first in this vocabulary
+    const Request other = make_request(2, 10, 700);
+    harness.add(deep);
+    harness.add(other);
+    harness.run();
+    EXPECT_EQ(harness.received(1).finish, FinishReason::kError);
+    EXPECT_EQ(harness.received(1).error.code(), core::Code::kResourceExhausted);
+    EXPECT_GE(harness.received(1).tokens.size(), 500U);
+    harness.expect_output(options, other);
+    EXPECT_EQ(harness.core().stats().kv_bytes_used, 0U);
   }
 }
 
