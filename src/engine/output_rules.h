@@ -17,9 +17,9 @@
 
 namespace tandem::engine {
 
-/// The grammar, penalties, bias and min_tokens of one request and its wish for logprobs, as rules
-/// for the rows of its spans. A row's rule follows from the tokens emitted so far and the drafts
-/// before the row alone, so that drafts change nothing. Thread: engine.
+/// The grammar, thought budget, penalties, bias and min_tokens of one request and its wish for
+/// logprobs, as rules for the rows of its spans. A row's rule follows from the tokens emitted so
+/// far and the drafts before the row alone, so that drafts change nothing. Thread: engine.
 class OutputRules {
  public:
   /// Null if the request asks for nothing of that kind: it pays nothing. Reads its prompt.
@@ -41,7 +41,9 @@ class OutputRules {
   const core::Status& status() const { return status_; }
 
  private:
-  OutputRules(const Request& request, std::span<const TokenId> ends);
+  static constexpr int kNoThought = -1;
+
+  OutputRules(const Request& request, std::span<const TokenId> ends, int vocab_size);
 
   /// What is known of a token that has an effect or may get one.
   struct Entry {
@@ -54,6 +56,13 @@ class OutputRules {
   };
 
   void count(TokenId token, int by);
+  /// Tokens of the open thought after one more token; kNoThought: none is open.
+  int thought_after(int thought_tokens, TokenId token) const;
+  /// Whether an open thought of so many tokens is to be closed, and ahead_ allows it.
+  bool must_close(int thought_tokens) const;
+  std::span<const std::uint32_t> close_mask(std::size_t row);
+  /// The mask of ahead_; empty: none.
+  std::span<const std::uint32_t> grammar_mask(std::size_t row, grammar::TrieWalker& walker);
   void fill(bool may_end, std::vector<kernels::LogitChange>& changes) const;
 
   Penalties penalties_;
@@ -63,7 +72,9 @@ class OutputRules {
   std::unordered_map<TokenId, Entry> entries_;
   std::optional<grammar::Matcher> matcher_;  // of what was committed
   std::optional<grammar::Matcher> ahead_;    // the same and drafts
-  std::size_t mask_words_ = 0;
+  std::size_t mask_words_;
+  std::optional<ThoughtBudget> thought_budget_;
+  int thought_tokens_ = kNoThought;
   core::Status status_;
   std::array<std::vector<kernels::LogitChange>, kMaxDraft + 1> changes_;  // by row
   std::array<std::vector<std::uint32_t>, kMaxDraft + 1> masks_;

@@ -35,12 +35,20 @@ struct LogitBias {
   float bias = 0.0F;
 };
 
+/// A thought is what stands between these two tokens; `close` is forced where it has max_tokens.
+struct ThoughtBudget {
+  TokenId open = 0;
+  TokenId close = 0;
+  int max_tokens = 0;
+};
+
 inline constexpr std::size_t kMaxLogitBiases = 1024;
 inline constexpr std::size_t kMaxStopTokens = 64;
 
 /// A tokenized generation request. Plain data; crosses from the I/O side to the engine thread.
 /// Whatever is set, drafts change nothing: neither the text nor a logprob. Logits are changed in
-/// this order: repetition, frequency and presence, bias, min_tokens, grammar; then temperature and
+/// this order: repetition, frequency and presence, bias, min_tokens, grammar and thought budget;
+/// then temperature and
 /// what follows it in SamplingParams. Several choices (`n`) are several requests, which share their
 /// prompt's pages.
 struct Request {
@@ -57,6 +65,9 @@ struct Request {
   std::vector<TokenId> stop_tokens;  ///< ends like an end token; at most kMaxStopTokens
   bool ignore_eos = false;           ///< the vocabulary's end tokens do not end the output
   std::optional<int> draft_length;   ///< fixed K for this request, 0: no drafts; none: the server's
+  /// Bounds every thought of the output; one that the prompt has opened counts from the output's
+  /// first token. A grammar that does not allow `close` goes first.
+  std::optional<ThoughtBudget> thought_budget;
   /// Reports every token's logprob and those of this many likeliest ones, 0 to
   /// kernels::kMaxTopLogprobs.
   std::optional<int> logprobs;

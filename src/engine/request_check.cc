@@ -70,6 +70,16 @@ core::Status check_token_list(const Request& request, int vocab_size) {
     return core::invalid_argument(fmt::format("there are {} stop tokens; give at most {}",
                                               request.stop_tokens.size(), kMaxStopTokens));
   }
+  if (const auto& budget = request.thought_budget) {
+    const bool is_known = budget->open >= 0 && budget->open < vocab_size && budget->close >= 0 &&
+                          budget->close < vocab_size && budget->open != budget->close;
+    if (!is_known || budget->max_tokens < 0) {
+      return core::invalid_argument(fmt::format(
+          "a thought budget of {} tokens between tokens {} and {}; give 0 or more and two tokens "
+          "of the vocabulary",
+          budget->max_tokens, budget->open, budget->close));
+    }
+  }
   for (const TokenId token : request.stop_tokens) {
     if (token < 0 || token >= vocab_size) {
       return core::invalid_argument(

@@ -276,6 +276,9 @@ void run_random_traffic(unsigned seed) {
         request.logit_bias = {{testing::kFirstLetter + 3, 3.5F}, {kEos, 2.0F}, {40, -100.0F}};
       }
       if (pick(0, 2) == 0 && !request.ignore_eos) request.grammar = testing::scripted_grammar();
+      if (pick(0, 2) == 0) {
+        request.thought_budget = {testing::kFirstLetter + 1, testing::kFirstLetter + 2, pick(0, 9)};
+      }
       if (pick(0, 3) == 0) request.min_tokens = pick(0, request.max_tokens);
       if (pick(0, 3) == 0) request.stop_tokens = {testing::kFirstLetter + pick(0, 25)};
       harness.add(request);

@@ -112,6 +112,31 @@ TEST(RequestFields, AGrammarThatCannotBeFollowedEndsItsRequestAlone) {
   }
 }
 
+TEST(RequestFields, AThoughtIsClosedWhereItsBudgetIsSpent) {
+  constexpr TokenId kOpen = testing::kFirstLetter, kClose = kOpen + 1;
+  const ScriptedRunner::Options options;
+  for (const int k : {0, 1, 4}) {
+    for (const bool is_opened_by_prompt : {true, false}) {
+      Harness harness(options, {.draft_length = k});
+      Request request = make_request(1, 10, 100);
+      request.thought_budget = {kOpen, kClose, 7};
+      request.logit_bias = {{kClose, -100.0F}};  // it would never come by itself
+      if (is_opened_by_prompt) request.prompt.back() = kOpen;
+      harness.add(request);
+      harness.run();
+      harness.expect_output(options, request);
+      const auto& tokens = harness.received(1).tokens;
+      const auto open = std::find(tokens.begin(), tokens.end(), kOpen);
+      const auto close = std::find(tokens.begin(), tokens.end(), kClose);
+      if (is_opened_by_prompt && open > close) {
+        EXPECT_EQ(close - tokens.begin(), 7);
+      } else if (!is_opened_by_prompt && open != tokens.end()) {
+        EXPECT_GE(close - open, 8);
+      }
+    }
+  }
+}
+
 TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {
   const ScriptedRunner::Options options;
   Harness harness(options, {});
@@ -139,6 +164,9 @@ TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {
   refused([](Request& r) { r.min_tokens = -1; });
   refused([](Request& r) { r.min_tokens = 6; });
   refused([](Request& r) { r.logprobs = 21; });
+  refused([](Request& r) { r.thought_budget = {3, 3, 5}; });
+  refused([](Request& r) { r.thought_budget = {3, testing::kScriptedVocab, 5}; });
+  refused([](Request& r) { r.thought_budget = {3, 4, -1}; });
   refused([](Request& r) {
     r.grammar = testing::scripted_grammar();
     r.ignore_eos = true;

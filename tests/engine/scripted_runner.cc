@@ -280,6 +280,19 @@ TokenId choose_by_request(TokenId token, const engine::Request& request,
       logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
     }
   }
+  if (const auto& budget = request.thought_budget) {
+    // Tokens since a thought was opened and not closed.
+    int tokens = -1;
+    for (const TokenId id : request.prompt) {
+      if (id == budget->open) tokens = 0;
+      if (id == budget->close) tokens = -1;
+    }
+    for (const TokenId id : output) {
+      tokens = id == budget->close ? -1 : id == budget->open ? 0 : tokens < 0 ? -1 : tokens + 1;
+    }
+    const bool may_close = matcher == nullptr || grammar::Matcher(*matcher).accept(budget->close);
+    if (tokens >= budget->max_tokens && may_close) return budget->close;
+  }
   return kernels::argmax(logits);
 }
 
