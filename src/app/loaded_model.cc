@@ -91,9 +91,9 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   core::log_info(
       fmt::format("loaded {}{}{} in {:.1f} s; {}, {} sequences, context {}, KV memory up to {}",
                   options.model, options.draft.empty() ? "" : " with drafter " + options.draft,
-                  out.model->drafts_by_centroids() ? " (centroid head)" : "",
-                  elapsed.count(), out.model->backend().describe(), options.max_sequences,
-                  out.max_context, format_size(options.kv_memory_bytes)));
+                  out.model->drafts_by_centroids() ? " (centroid head)" : "", elapsed.count(),
+                  out.model->backend().describe(), options.max_sequences, out.max_context,
+                  format_size(options.kv_memory_bytes)));
   return out;
 }
 

@@ -143,8 +143,9 @@ core::Result<std::vector<json::object>> HfFiles::read_configs() const {
 }
 
 std::string HfFiles::name() const {
-  // "DIR/" ends in an empty part.
-  const fs::path path = fs::path(directory_).lexically_normal();
+  // "." has no name, and "DIR/" ends in an empty part.
+  std::error_code error;
+  const fs::path path = fs::absolute(directory_, error).lexically_normal();
   const fs::path last = (path.has_filename() ? path : path.parent_path()).filename();
   return formats::printable(last.string(), kMaxNameBytes);
 }
