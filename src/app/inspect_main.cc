@@ -76,13 +76,18 @@ std::string template_text(const ModelFiles& files) {
              : "Gemma 4 (an empty thought is added to the model's turn)";
 }
 
+/// Which head serving would choose for a drafter; empty if the drafter cannot be loaded.
 std::string draft_head_text(const ModelFiles& files, const ModelConfig& config) {
-  for (const model::TensorRole role :
-       {model::TensorRole::kCentroids, model::TensorRole::kTokenOrdering}) {
-    if (!files.has_weight(files.tensor_name({role}))) return "dense";
+  const auto backend = make_dry_run_backend(nullptr);
+  const auto weights = model::load_drafter(files, config, {}, *backend, model::DraftHead::kAuto);
+  if (!weights.ok()) return "";
+  const kernels::CentroidHead& head = weights->ends.centroids;
+  if (head.centroids != nullptr) {
+    return fmt::format("by centroids, the best {} of {}", head.top_clusters,
+                       head.centroids->rows());
   }
-  return fmt::format("centroids, best {} of them; dense where the backend runs no such head",
-                     config.centroids_per_token);
+  const bool has_centroids = files.has_weight(files.tensor_name({model::TensorRole::kCentroids}));
+  return has_centroids ? "dense; its centroids would not be faster" : "dense";
 }
 
 /// Whether serve and run would take the files; everything but the weights' values is checked.

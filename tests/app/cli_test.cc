@@ -158,6 +158,10 @@ TEST(Cli, InspectSaysWhatIsInAFileAndWhetherItCanBeServed) {
   Program drafter({"inspect", kTiny + "tiny-e-assistant-Q8_0.gguf"});
   EXPECT_EQ(drafter.wait(kPatience), 0);
   EXPECT_THAT(drafter.output(), HasSubstr("as the --draft of its target"));
+  EXPECT_THAT(drafter.output(), HasSubstr("draft head      dense\n"));
+  Program assistant({"inspect", kTiny + "tiny-e2-assistant"});
+  EXPECT_EQ(assistant.wait(kPatience), 0);
+  EXPECT_THAT(assistant.output(), HasSubstr("draft head      by centroids, the best 4 of 32\n"));
 }
 
 TEST(Cli, InspectPromisesTheMemoryOfServing) {
