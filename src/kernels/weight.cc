@@ -33,14 +33,13 @@ WeightView WeightView::slice(std::int64_t first, std::int64_t count) const {
   part.tensor.shape = {count, tensor.cols(), 1, 1};
   part.tensor.data = tensor.row(first);
   if (scales.data == nullptr) return part;
-  const bool one_row = scale_rows >= rows();
-  TANDEM_CHECK(one_row || first % scale_rows == 0, "the cut divides a block of scales");
   const std::int64_t per_row = core::ceil_div(cols(), scale_cols);
+  const std::int64_t skipped = (first_row + first) / scale_rows;
+  part.first_row = (first_row + first) % scale_rows;
   part.scales.rank = 2;
-  part.scales.shape = {core::ceil_div(count, scale_rows), per_row, 1, 1};
+  part.scales.shape = {core::ceil_div(part.first_row + count, scale_rows), per_row, 1, 1};
   part.scales.data =
-      scales.data + (one_row ? 0 : first / scale_rows) *
-                        static_cast<std::int64_t>(core::row_bytes(scales.dtype, per_row));
+      scales.data + skipped * static_cast<std::int64_t>(core::row_bytes(scales.dtype, per_row));
   return part;
 }
 
@@ -60,7 +59,7 @@ core::Status WeightView::check(std::string_view name) const {
   }
   TANDEM_CHECK(scale_rows > 0 && scale_cols > 0, "scales without the size of their blocks");
   const std::int64_t expected =
-      core::ceil_div(rows(), scale_rows) * core::ceil_div(cols(), scale_cols);
+      core::ceil_div(first_row + rows(), scale_rows) * core::ceil_div(cols(), scale_cols);
   if (scales.elements() == expected) return {};
   return core::data_loss("tensor '" + std::string(name) + "' of " + std::to_string(rows()) + " x " +
                          std::to_string(cols()) + " values has " +
@@ -70,7 +69,8 @@ core::Status WeightView::check(std::string_view name) const {
 
 float WeightView::scale(std::int64_t n, std::int64_t k) const {
   if (scales.data == nullptr) return 1.0F;
-  const std::int64_t index = n / scale_rows * core::ceil_div(cols(), scale_cols) + k / scale_cols;
+  const std::int64_t index =
+      (first_row + n) / scale_rows * core::ceil_div(cols(), scale_cols) + k / scale_cols;
   const auto size = static_cast<std::int64_t>(core::row_bytes(scales.dtype, 1));
   float value = 0.0F;
   formats::dequantize_row(scales.dtype, scales.data + index * size, 1, &value);

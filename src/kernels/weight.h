@@ -34,7 +34,7 @@ enum class WeightRole {
 /// A weight [rows, cols] as a file holds it: a tensor and, where its values are scaled, the scales.
 /// Not owned; host memory.
 ///
-/// value(n, k) = tensor(n, k) * scales(n / scale_rows, k / scale_cols) * factor
+/// value(n, k) = tensor(n, k) * scales((n + first_row) / scale_rows, k / scale_cols) * factor
 ///
 /// covers FP8 with a scale per output (scale_rows 1, scale_cols = cols) or per block, NVFP4 (scale
 /// per 16 columns, factor = 1 / weight_global_scale or weight_scale_2), and the `.scale` companions
@@ -47,11 +47,12 @@ struct WeightView {
   /// Values [rows, cols] of any dtype, F8_E4M3 included. U8 means pairs of E2M1 codes: [rows,
   /// cols / 2], column 2i in the low half of byte i.
   core::TensorView tensor;
-  /// [ceil(rows / scale_rows), ceil(cols / scale_cols)] in F32, F16, BF16 or F8_E4M3, in any rank
-  /// with that many elements; no data: all ones.
+  /// [ceil((rows + first_row) / scale_rows), ceil(cols / scale_cols)] in F32, F16, BF16 or F8_E4M3,
+  /// in any rank with that many elements; no data: all ones.
   core::TensorView scales;
   std::int64_t scale_rows = 0;
   std::int64_t scale_cols = 0;
+  std::int64_t first_row = 0;  ///< rows of the first scales' block that are not in the tensor
   float factor = 1.0F;
   /// Columns of a row of activations that share a dynamic e4m3 scale, to which they are rounded
   /// before the product: cols for a scale per token, 128 for the block variant. 0: not rounded to
@@ -65,7 +66,7 @@ struct WeightView {
   }
   std::size_t bytes() const { return tensor.bytes() + (scales.data ? scales.bytes() : 0); }
 
-  /// Rows [first, first + count) of a view whose scales, if any, do not span the cut.
+  /// Rows [first, first + count).
   WeightView slice(std::int64_t first, std::int64_t count) const;
 
   /// Whether tensor, scales and factor fit together and have dtypes with float values. kDataLoss
@@ -73,7 +74,11 @@ struct WeightView {
   /// that passes.
   core::Status check(std::string_view name) const;
 
-  /// scales(n / scale_rows, k / scale_cols); 1 without scales.
+  /// True if all values have one scale.
+  bool has_one_scale() const {
+    return scales.data == nullptr || (first_row + rows() <= scale_rows && cols() <= scale_cols);
+  }
+  /// The scale of value (n, k); 1 without scales.
   float scale(std::int64_t n, std::int64_t k) const;
   /// dst[0..cols) = row n of the tensor in f32, not scaled.
   void codes(std::int64_t n, std::span<float> dst) const;

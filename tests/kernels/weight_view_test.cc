@@ -55,6 +55,14 @@ TEST_F(ScaledByBlocks, ASliceKeepsTheScalesOfItsRows) {
   EXPECT_EQ(row_of(view_.slice(0, 2), 1), row_of(view_, 1));
 }
 
+TEST_F(ScaledByBlocks, ASliceMayDivideABlock) {
+  const WeightView part = view_.slice(1, 2);
+  EXPECT_TRUE(part.check("w").ok());
+  EXPECT_EQ(row_of(part, 0), row_of(view_, 1));
+  EXPECT_EQ(row_of(part, 1), row_of(view_, 2));
+  EXPECT_EQ(row_of(part.slice(1, 1), 0), row_of(view_, 2));
+}
+
 TEST_F(ScaledByBlocks, AScaleThatSpansTheWeightSpansEverySlice) {
   view_.scales = view_of(scales_, 1, 1);
   view_.scale_rows = view_.scale_cols = 3;

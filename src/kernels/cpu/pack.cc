@@ -228,8 +228,7 @@ core::Status plan_scales(const WeightView& view, std::string_view name, PanelMat
   } else if (view.tensor.dtype == DType::kU8 && view.e4m3_group == 0) {
     m->output_scale = view.factor;  // the scales are in the blocks
     return check_fp4(view, name);
-  } else if (view.e4m3_group == 0 &&
-             (!has_scales || (view.scale_rows >= view.rows() && view.scale_cols >= view.cols()))) {
+  } else if (view.e4m3_group == 0 && view.has_one_scale()) {
     m->output_scale = view.scale(0, 0) * view.factor;
     return {};
   }
