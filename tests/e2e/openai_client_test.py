@@ -7,15 +7,11 @@ Exit code 77 says that the test was skipped, with the reason on standard output.
 
 import json
 import signal
-import socket
-import subprocess
 import sys
 import time
 import unittest
-import urllib.error
-import urllib.request
 
-SKIPPED = 77
+from server_process import SKIPPED, Server
 
 try:
     import openai
@@ -24,45 +20,6 @@ except ImportError:
     sys.exit(SKIPPED)
 
 MESSAGES = [{"role": "user", "content": "Tell me about the sea."}]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Server:
-    """The server process; ready once constructed."""
-
-    def __init__(self, tandem, model, draft):
-        port = free_port()
-        command = [tandem, "serve", "--model", model, "--port", str(port), "--context", "2048"]
-        if draft:
-            command += ["--draft", draft]
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(command)
-        deadline = time.monotonic() + 60
-        while self.health() != 200:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                raise RuntimeError("the server did not become ready")
-            time.sleep(0.05)
-
-    def health(self):
-        try:
-            return urllib.request.urlopen(self.url + "/health", timeout=5).status
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return 0
-
-    def metric(self, name):
-        text = urllib.request.urlopen(self.url + "/metrics", timeout=5).read().decode()
-        for line in text.splitlines():
-            if line.startswith(name + "{") or line.startswith(name + " "):
-                return float(line.split()[-1])
-        raise KeyError(name)
 
 
 class OpenAiClientTest(unittest.TestCase):
@@ -79,12 +36,7 @@ class OpenAiClientTest(unittest.TestCase):
         return self.client.chat.completions.create(**members)
 
     def post(self, path, body):
-        request = urllib.request.Request(
-            self.server.url + path,
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        return json.load(urllib.request.urlopen(request, timeout=60))
+        return self.server.post(path, body)
 
     def test_models(self):
         self.assertEqual(self.client.models.retrieve(self.model).id, self.model)
