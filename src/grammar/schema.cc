@@ -18,6 +18,8 @@
 namespace tandem::grammar {
 namespace {
 
+constexpr ExprId kNoOther = -1;  // no pair of another key
+
 namespace json = boost::json;
 
 constexpr std::size_t kMaxSchemaDepth = 64;
@@ -351,14 +353,13 @@ class SchemaWriter {
           std::find(parts.required.begin(), parts.required.end(), name) != parts.required.end();
       pairs.push_back({parts_.pair(parts_.key(name), value), is_required});
     }
-    TANDEM_ASSIGN(const std::optional<ExprId> other, write_other_pair(parts, names, depth));
+    TANDEM_ASSIGN(const ExprId other, write_other_pair(parts, names, depth));
     return write_pairs(parts, pairs, other);
   }
 
-  /// A pair of a key that has no name in the schema; nothing where there may be none.
-  core::Result<std::optional<ExprId>> write_other_pair(const SchemaParts& parts,
-                                                       const std::vector<std::string>& names,
-                                                       int depth) {
+  /// A pair of a key that has no name in the schema; kNoOther where there may be none.
+  core::Result<ExprId> write_other_pair(const SchemaParts& parts,
+                                        const std::vector<std::string>& names, int depth) {
     Schemas schemas;
     bool is_open = names.empty();
     const json::object* patterns = nullptr;
@@ -370,10 +371,10 @@ class SchemaWriter {
       if (keys.pattern_properties != nullptr) patterns = keys.pattern_properties->if_object();
     }
     if (patterns != nullptr) return write_pattern_pair(parts, *patterns, names, depth);
-    if (!is_open) return std::optional<ExprId>();
+    if (!is_open) return kNoOther;
     SchemaParts value_parts;
     for (const json::value* schema : schemas) TANDEM_TRY(reader_.add(*schema, value_parts));
-    if (value_parts.allows_nothing()) return std::optional<ExprId>();
+    if (value_parts.allows_nothing()) return kNoOther;
     TANDEM_ASSIGN(const ExprId value, write_shared(schemas, depth + 1));
     ExprId key = names.empty() ? parts_.any_key() : parts_.key_other_than(names);
     if (!parts.property_names.empty()) {
@@ -382,13 +383,11 @@ class SchemaWriter {
       key_parts.types &= kStringType;
       TANDEM_ASSIGN(key, write_parts(std::move(key_parts), depth + 1));
     }
-    return std::optional<ExprId>(parts_.pair(key, value));
+    return parts_.pair(key, value);
   }
 
-  core::Result<std::optional<ExprId>> write_pattern_pair(const SchemaParts& parts,
-                                                         const json::object& patterns,
-                                                         const std::vector<std::string>& names,
-                                                         int depth) {
+  core::Result<ExprId> write_pattern_pair(const SchemaParts& parts, const json::object& patterns,
+                                          const std::vector<std::string>& names, int depth) {
     if (patterns.size() != 1 || parts.keys.size() != 1 || !names.empty() ||
         !parts.property_names.empty()) {
       return refused("patternProperties beside other keywords for keys, or of several patterns");
@@ -398,11 +397,11 @@ class SchemaWriter {
     TANDEM_ASSIGN(const ExprId key,
                   read_regex(rules_, std::string_view(pattern.data(), pattern.size()), false,
                              parts_.char_writer()));
-    return std::optional<ExprId>(parts_.pair(parts_.quoted(key), value));
+    return parts_.pair(parts_.quoted(key), value);
   }
 
   core::Result<ExprId> write_pairs(const SchemaParts& parts, const std::vector<Pair>& pairs,
-                                   std::optional<ExprId> other) {
+                                   ExprId other) {
     const double num_required = static_cast<double>(parts.required.size());
     const double num_named = static_cast<double>(pairs.size());
     if (parts.min_properties > std::max(num_required, 1.0)) {
@@ -414,7 +413,7 @@ class SchemaWriter {
       if (*parts.max_properties < num_named) return refused("fewer maxProperties than properties");
       max_other = count(*parts.max_properties - num_named);
     }
-    if (max_other == 0) other.reset();
+    if (max_other == 0) other = kNoOther;
     const bool may_be_empty = num_required == 0 && parts.min_properties == 0;
     std::vector<ExprId> bodies;
     const auto first_required =
@@ -426,7 +425,7 @@ class SchemaWriter {
       for (auto it = pairs.begin(); it != pairs.end(); ++it) {
         bodies.push_back(pairs_from({it, pairs.end()}, 0, other, max_other));
       }
-      if (other) bodies.push_back(parts_.comma_list(*other, 1, max_other));
+      if (other != kNoOther) bodies.push_back(parts_.comma_list(other, 1, max_other));
     }
     if (bodies.empty() && may_be_empty) {
       return rules_.sequence({rules_.literal("{"), parts_.space(), rules_.literal("}")});
@@ -436,8 +435,7 @@ class SchemaWriter {
 
   /// Pairs in order, of which `lead` is there: those before it may come with a comma behind, those
   /// after it with one before.
-  ExprId pairs_from(const std::vector<Pair>& pairs, std::size_t lead, std::optional<ExprId> other,
-                    int max_other) {
+  ExprId pairs_from(const std::vector<Pair>& pairs, std::size_t lead, ExprId other, int max_other) {
     std::vector<ExprId> sequence;
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       if (i < lead) {
@@ -449,8 +447,8 @@ class SchemaWriter {
         sequence.push_back(pairs[i].is_required ? more : rules_.optional(more));
       }
     }
-    if (other) {
-      sequence.push_back(rules_.repeat(rules_.sequence({parts_.comma(), *other}), 0, max_other));
+    if (other != kNoOther) {
+      sequence.push_back(rules_.repeat(rules_.sequence({parts_.comma(), other}), 0, max_other));
     }
     return rules_.sequence(sequence);
   }
