@@ -1,0 +1,98 @@
+// Any tokens as a model's answer, in any grouping: the joined deltas are the same, a call's
+// arguments are JSON, and no special token shows but those that a broken call spells out.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/chat/output_parser.h"
+#include "tandem/chat/wire_json.h"
+#include "tandem/tokenizer/tokenizer.h"
+#include "tandem/tokenizer/utf8.h"
+
+namespace {
+
+using namespace tandem;
+
+void require(bool condition) {
+  if (!condition) __builtin_trap();
+}
+
+/// 256 byte tokens, then special ones and a few words.
+std::shared_ptr<const tokenizer::Tokenizer> make_tokenizer() {
+  using tokenizer::TokenKind;
+  constexpr const char* kDigits = "0123456789ABCDEF";
+  tokenizer::VocabData data;
+  const auto add = [&data](std::string token, TokenKind kind) {
+    data.tokens.push_back(std::move(token));
+    data.kinds.push_back(kind);
+  };
+  for (int byte = 0; byte < 256; ++byte) {
+    add(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">", TokenKind::kByte);
+  }
+  for (const char* token : {"<eos>", "<bos>", "<|turn>", "<turn|>", "<|tool_response>"}) {
+    add(token, TokenKind::kControl);
+  }
+  for (const char* token :
+       {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<tool_response|>", "<|\"|>"}) {
+    add(token, TokenKind::kUserDefined);
+  }
+  for (const char* token : {"thought", "\n", "call:f", "{", "}", "a:", "1", ",", "\xE2\x96\x81"}) {
+    add(token, TokenKind::kNormal);
+  }
+  data.eos = 256;
+  data.bos = 257;
+  return tokenizer::Tokenizer::create(std::move(data)).value();
+}
+
+chat::OutputDelta parse(const tokenizer::Tokenizer& tokenizer, std::span<const TokenId> ids,
+                        std::size_t group) {
+  chat::OutputParser parser(tokenizer);
+  chat::OutputDelta whole;
+  const auto add = [&whole](chat::OutputDelta delta) {
+    whole.reasoning += delta.reasoning;
+    whole.content += delta.content;
+    for (auto& call : delta.calls) whole.calls.push_back(std::move(call));
+  };
+  while (!ids.empty()) {
+    const std::size_t count = std::min(group, ids.size());
+    add(parser.push(ids.first(count)));
+    ids = ids.subspan(count);
+  }
+  add(parser.finish());
+  require(parser.has_calls() == !whole.calls.empty());
+  return whole;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const auto tokenizer = make_tokenizer();
+  const auto vocab_size = static_cast<unsigned>(tokenizer->vocab_size());
+  std::vector<TokenId> ids;  // two bytes an id: most are not bytes
+  for (std::size_t i = 0; i + 1 < size; i += 2) {
+    ids.push_back(static_cast<TokenId>((data[i] % 4 == 0 ? data[i + 1] : 256U + data[i + 1] % 20U) %
+                                       vocab_size));
+  }
+  const chat::OutputDelta single = parse(*tokenizer, ids, 1);
+  for (const std::size_t group : {2U, 3U, 1000U}) {
+    const chat::OutputDelta other = parse(*tokenizer, ids, group);
+    require(other.reasoning == single.reasoning && other.content == single.content);
+    require(other.calls.size() == single.calls.size());
+    for (std::size_t i = 0; i < other.calls.size(); ++i) {
+      require(other.calls[i].name == single.calls[i].name);
+      require(other.calls[i].arguments == single.calls[i].arguments);
+    }
+  }
+  for (const chat::ParsedCall& call : single.calls) {
+    require(chat::parse_json(call.arguments).ok());
+  }
+  for (const std::string* text : {&single.reasoning, &single.content}) {
+    require(tokenizer::sanitize_utf8(*text) == *text);  // no character is cut
+  }
+  return 0;
+}
