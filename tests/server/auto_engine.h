@@ -36,6 +36,8 @@ class AutoEngine final : public engine::Engine {
     wake_.notify_one();
     return {};
   }
+  int context() const override { return 100'000; }
+
   void cancel(std::uint64_t id) override {
     const std::lock_guard lock(mutex_);
     if (const auto it = jobs_.find(id); it != jobs_.end()) it->second.is_cancelled = true;

@@ -37,12 +37,13 @@ class ServerLoadTest : public ::testing::Test {
     options.access_log = false;
     server_ = Server::start(options).value();
     engine_.emplace(max_live, step_time);
-    server_->attach({.engine = &*engine_,
-                     .tokenizer = test_tokenizer(),
-                     .template_variant = chat::TemplateVariant::kOpenTurn,
-                     .default_sampling = {},
-                     .max_context = 100'000,
-                     .fingerprint = "fp"});
+    ServedModel model;
+    model.engine = &*engine_;
+    model.tokenizer = test_tokenizer();
+    model.template_variant = chat::TemplateVariant::kOpenTurn;
+    model.max_context = engine_->context();
+    model.fingerprint = "fp";
+    server_->attach(std::move(model));
   }
 
   static std::string chat(const std::string& members) {
