@@ -119,12 +119,15 @@ TEST_F(ServerLoadTest, ManyIdleStreamsDisturbNobody) {
   rlimit limit = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   const std::size_t kIdle = std::min<std::size_t>(1000, (limit.rlim_cur - 100) / 3);
-  start(/*max_live=*/2000, 2ms);
+  start(/*max_live=*/2000, 50ms);
   std::vector<RawSocket> idle;  // open streams that nobody reads
   const std::string endless = request(chat(R"("max_tokens":99000,"stream":true)"));
   for (std::size_t i = 0; i < kIdle; ++i) {
     idle.emplace_back(server_->port());
     ASSERT_TRUE(idle.back().send(endless));
+    // All at once could be more than may wait for their prompt to be encoded.
+    if (idle.size() % 100 == 0)
+      ASSERT_TRUE(soon([&] { return engine_->num_live() == idle.size(); }));
   }
   ASSERT_TRUE(soon([&] { return engine_->num_live() == kIdle; }));
   for (int round = 0; round < 3; ++round) {
