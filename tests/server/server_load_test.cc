@@ -126,8 +126,9 @@ TEST_F(ServerLoadTest, ManyIdleStreamsDisturbNobody) {
     idle.emplace_back(server_->port());
     ASSERT_TRUE(idle.back().send(endless));
     // All at once could be more than may wait for their prompt to be encoded.
-    if (idle.size() % 100 == 0)
+    if (idle.size() % 100 == 0) {
       ASSERT_TRUE(soon([&] { return engine_->num_live() == idle.size(); }));
+    }
   }
   ASSERT_TRUE(soon([&] { return engine_->num_live() == kIdle; }));
   for (int round = 0; round < 3; ++round) {
