@@ -1,10 +1,11 @@
 // Where the time of a decode step goes, by backend operation:
 //   step_bench MODEL [DRAFTER] [--sequences 32] [--keys 400] [--drafts 0] [--steps 40]
-//              [--threads N] [--isa NAME]
-// Times are CPU times of the calling thread, which waits by spinning: with --threads 1 they hold on
-// a busy machine, too. Every sequence first gets a prompt of `keys` tokens; then each step decodes
-// one token a sequence or, with --drafts, verifies and makes that many drafts. Prints medians over
-// the steps.
+//              [--threads N] [--isa NAME] [--device cuda]
+// On cuda times are wall times of a whole step, of which operations only enqueue their part. On the
+// CPU times are CPU times of the calling thread, which waits by spinning: with --threads 1 they
+// hold on a busy machine, too. Every sequence first gets a prompt of `keys` tokens; then each step
+// decodes one token a sequence or, with --drafts, verifies and makes that many drafts. Prints
+// medians over the steps.
 
 #include <fmt/format.h>
 #include <time.h>
@@ -21,6 +22,7 @@
 
 #include "tandem/core/cpu_features.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
+#include "tandem/kernels/cuda/cuda_backend.h"
 #include "tandem/model/model.h"
 
 namespace tandem {
@@ -28,10 +30,12 @@ namespace {
 
 using kernels::Rows;
 
-/// CPU time of this thread in microseconds.
+clockid_t g_clock = CLOCK_THREAD_CPUTIME_ID;
+
+/// CPU time of this thread in microseconds, on cuda wall time.
 double thread_us() {
   timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  clock_gettime(g_clock, &t);
   return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
 }
 
@@ -127,6 +131,7 @@ struct Options {
   int keys = 400;
   int drafts = 0;
   int steps = 40;
+  bool is_cuda = false;
   kernels::CpuOptions cpu;
 };
 
@@ -147,6 +152,8 @@ core::Result<Options> parse(int argc, char** argv) {
     const auto number = numbers.find(arg);
     if (arg == "--isa") {
       o.cpu.isa = value;
+    } else if (arg == "--device") {
+      o.is_cuda = value == "cuda";
     } else if (number == numbers.end() ||
                std::from_chars(value.begin(), value.end(), *number->second).ec != std::errc()) {
       return core::invalid_argument(fmt::format("{} {}: no such option or value", arg, value));
@@ -222,8 +229,10 @@ double median(std::vector<double> values) {
 }
 
 core::Status run(const Options& o) {
-  TANDEM_ASSIGN(std::unique_ptr<kernels::Backend> cpu, kernels::make_cpu_backend(o.cpu));
-  auto timed = std::make_unique<TimedBackend>(std::move(cpu));
+  if (o.is_cuda) g_clock = CLOCK_MONOTONIC;
+  TANDEM_ASSIGN(std::unique_ptr<kernels::Backend> inner,
+                o.is_cuda ? kernels::open_cuda_backend({}) : kernels::make_cpu_backend(o.cpu));
+  auto timed = std::make_unique<TimedBackend>(std::move(inner));
   TimedBackend& backend = *timed;
   model::LoadOptions load;
   load.target_path = o.paths[0];

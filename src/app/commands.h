@@ -16,11 +16,13 @@ struct ModelOptions {
   std::string draft;      ///< the same of its drafter; empty: none
   int threads = 0;        ///< compute threads; 0: all usable cores
   int draft_length = -1;  ///< -1: adaptive
+  /// Rates at which drafts are accepted by chance, by position; empty: by what they say.
+  std::vector<float> draft_acceptance;
   int max_sequences = 32;
   int max_queue = 256;  ///< requests that wait beside those
   int context = 65536;  ///< tokens of one request
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
-  std::string backend = "cpu";  ///< or "reference", for tests
+  std::string device = "auto";  ///< auto, cpu, cuda; or reference, for tests
 };
 
 struct ServeOptions {

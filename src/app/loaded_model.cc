@@ -10,6 +10,7 @@
 #include "tandem/app/step_rows.h"
 #include "tandem/core/log.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
+#include "tandem/kernels/cuda/cuda_backend.h"
 #include "tandem/kernels/reference/reference_backend.h"
 #include "tandem/model/model_files.h"
 
@@ -18,11 +19,19 @@ namespace {
 
 using core::Result;
 
-Result<std::unique_ptr<kernels::Backend>> make_backend(const ModelOptions& options) {
-  if (options.backend == "reference") return kernels::make_reference_backend();
+Result<std::unique_ptr<kernels::Backend>> make_cpu_backend(const ModelOptions& options) {
   kernels::CpuOptions cpu;
   cpu.threads = options.threads;
   return kernels::make_cpu_backend(cpu);
+}
+
+Result<std::unique_ptr<kernels::Backend>> make_backend(const ModelOptions& options) {
+  if (options.device == "reference") return kernels::make_reference_backend();
+  if (options.device == "cpu") return make_cpu_backend(options);
+  auto cuda = kernels::open_cuda_backend({});
+  if (cuda.ok() || options.device == "cuda") return cuda;
+  core::log_info(fmt::format("running on the CPU: {}", cuda.status().message()));
+  return make_cpu_backend(options);
 }
 
 /// FNV-1a over names, types and shapes of all tensors: tells files of different quantizations and
@@ -48,6 +57,7 @@ model::LoadOptions load_options(const ModelOptions& options) {
   out.max_rows = rows_of_step(options.max_sequences);
   out.max_context = options.context;
   out.kv_memory_bytes = options.kv_memory_bytes;
+  out.draft_acceptance = options.draft_acceptance;
   return out;
 }
 
@@ -69,11 +79,20 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
     if (!variant.ok()) return variant.status().with_context(options.model);
     out.template_variant = *variant;
     out.sampling = files->sampling();
-    out.fingerprint =
-        fmt::format("tandem-{}-{}-{:08x}", TANDEM_VERSION, options.backend, digest(*files));
+    out.fingerprint = fmt::format("tandem-{}-{:08x}", TANDEM_VERSION, digest(*files));
   }
   TANDEM_ASSIGN(auto backend, make_backend(options));
-  TANDEM_ASSIGN(out.model, model::Model::load(load_options(options), std::move(backend)));
+  auto model = model::Model::load(load_options(options), std::move(backend));
+  if (options.device == "auto" && model.status().code() == core::Code::kUnimplemented) {
+    core::log_info(fmt::format("running on the CPU: {}", model.status().message()));
+    TANDEM_ASSIGN(backend, make_cpu_backend(options));
+    model = model::Model::load(load_options(options), std::move(backend));
+  }
+  if (!model.ok()) return model.status();
+  out.model = std::move(model).value();
+  // What runs it decides the last bits, and so near-ties of a text.
+  const std::string device = out.model->backend().describe();
+  out.fingerprint += "-" + device.substr(0, device.find(' '));
   engine::EngineOptions engine_options;
   engine_options.draft_length = options.draft_length;
   engine_options.max_context = options.context;
@@ -86,6 +105,10 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
         "hold no more",
         out.max_context, options.context, out.model->limits().max_context,
         format_size(options.kv_memory_bytes)));
+  }
+  if (!options.draft_acceptance.empty()) {
+    core::log_warning(
+        "--draft-acceptance is set: drafts are accepted by chance and every answer is INVALID");
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   core::log_info(

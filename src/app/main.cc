@@ -29,7 +29,7 @@ CLI::Option* add_parsed(CLI::App* app, const char* name, T* target, Parse parse,
     const auto value = parse(texts.at(0));
     if (!value)
       throw CLI::ValidationError(name, fmt::format("expected {}, not {}", expected, texts.at(0)));
-    *target = static_cast<T>(*value);
+    *target = T(*value);
     return true;
   };
   return app->add_option(name, read, help)->type_name("TEXT")->default_str(default_text);
@@ -63,20 +63,33 @@ void add_model_options(CLI::App* app, ModelOptions* options) {
       ->check(CLI::Range(0, 1024));
   add_parsed(app, "--draft-length", &options->draft_length, tandem::app::parse_draft_length, "auto",
              "auto or a number from 0 to 8", "tokens to draft a step: auto or 0..8");
+  add_parsed(app, "--draft-acceptance", &options->draft_acceptance, tandem::app::parse_acceptance,
+             "", "descending rates such as 0.646,0.418",
+             "accept drafts at these rates, whatever they say: the answers are INVALID; to measure "
+             "speed with random weights");
   app->add_option("--context", options->context, "most tokens of a prompt and its answer")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 24));
   add_parsed(app, "--kv-memory", &options->kv_memory_bytes, tandem::app::parse_size, "2GiB",
              "a size such as 512MiB or 2GiB", "most memory for the KV cache");
-  app->add_option("--backend", options->backend, "")
-      ->check(CLI::IsMember({"cpu", "reference"}))
-      ->group("");  // hidden: the reference is for tests
+  app->add_option("--device", options->device,
+                  "auto, cpu or cuda; auto: the GPU if there is one this build can use")
+      ->capture_default_str()
+      ->type_name("TEXT")
+      ->check([](const std::string& text) {
+        const bool is_known = text == "auto" || text == "cpu" || text == "cuda" ||
+                              text == "reference";  // the last is for tests
+        return is_known ? std::string() : fmt::format("expected auto, cpu or cuda, not {}", text);
+      });
 }
 
 /// A fixed draft length without a drafter is a slip, not a wish.
 void check_model_options(const ModelOptions& options) {
   if (options.draft_length > 0 && options.draft.empty()) {
     throw CLI::ValidationError("--draft-length", "needs a drafter; give one with --draft");
+  }
+  if (!options.draft_acceptance.empty() && options.draft.empty()) {
+    throw CLI::ValidationError("--draft-acceptance", "needs a drafter; give one with --draft");
   }
 }
 

@@ -67,6 +67,23 @@ std::optional<int> parse_draft_length(std::string_view text) {
   return length;
 }
 
+std::optional<std::vector<float>> parse_acceptance(std::string_view text) {
+  std::vector<float> rates;
+  const char* at = text.data();
+  const char* const last = at + text.size();
+  while (true) {
+    float rate = 0;
+    const auto [end, error] = std::from_chars(at, last, rate, std::chars_format::fixed);
+    const float most = rates.empty() ? 1.0F : rates.back();
+    if (error != std::errc() || !(rate >= 0.0F) || rate > most) return std::nullopt;
+    rates.push_back(rate);
+    if (rates.size() > kMaxDraft) return std::nullopt;
+    if (end == last) return rates;
+    if (*end != ',') return std::nullopt;
+    at = end + 1;
+  }
+}
+
 std::string format_size(std::uint64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (value >= 0x1p30) return fmt::format("{:.2f} GiB", value / 0x1p30);

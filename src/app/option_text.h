@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tandem::app {
 
@@ -14,6 +15,9 @@ std::optional<std::uint64_t> parse_size(std::string_view text);
 
 /// "auto" is -1; else a number from 0 to kMaxDraft.
 std::optional<int> parse_draft_length(std::string_view text);
+
+/// Rates in [0, 1], none above the one before it, separated by commas; 1 to kMaxDraft of them.
+std::optional<std::vector<float>> parse_acceptance(std::string_view text);
 
 /// Bytes for people: "1.78 GiB", "32.1 MiB", "512 B".
 std::string format_size(std::uint64_t bytes);

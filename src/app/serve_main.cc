@@ -59,8 +59,10 @@ int serve_main(const ServeOptions& options) {
   StopSignals signals;
   explain_lost_files();
   std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error code, not a signal
-  const auto name = model_name(options.model.model);
+  auto name = model_name(options.model.model);
   if (!name.ok()) return fail(name.status());
+  // Clients, /metrics and tables of `bench` show the name: nobody shall take the text for real.
+  if (!options.model.draft_acceptance.empty()) *name += " (synthetic acceptance)";
 
   std::optional<LoadedModel> loaded;  // outlives the server, which uses it until it has drained
   server::ServerOptions server_options;

@@ -12,6 +12,7 @@
 #include "tandem/core/units.h"
 #include "tandem/kernels/op_weights.h"
 #include "tandem/kernels/step.h"
+#include "tandem/kernels/synthetic_acceptance.h"
 #include "tandem/kernels/weight.h"
 
 namespace tandem::kernels {
@@ -57,6 +58,10 @@ struct Geometry {
   std::vector<TokenId> suppressed;  ///< logits forced to -inf, in target and drafter
   float rms_eps = 1e-6F;
   std::size_t kv_memory_bytes = 0;  ///< budget over both kinds of pages
+  /// True if steps of equal shape call the same ops in the same order on the same weights and rows,
+  /// as a model's forward pass does: a device may then record a step once and replay it.
+  bool steps_repeat = false;
+  SyntheticAcceptance acceptance;  ///< for speed work only
 };
 
 /// How the backend pages the KV cache. One page of a kind holds page_tokens positions of K and V

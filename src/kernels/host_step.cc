@@ -8,6 +8,7 @@
 namespace tandem::kernels {
 
 void HostStep::configure(const Geometry& geometry) {
+  acceptance_ = geometry.acceptance;
   hidden_ = geometry.hidden;
   vocab_ = geometry.vocab;
   max_rows_ = geometry.max_rows;
@@ -178,7 +179,14 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
     next_chosen += tokens.size();
 
     std::size_t accepted = 0;
-    while (accepted + 1 < tokens.size() && tokens[accepted] == s.drafts[accepted]) ++accepted;
+    if (acceptance_.positions > 0) {
+      accepted = static_cast<std::size_t>(
+          acceptance_.accepted(span.slot, s.position, span.num_sampled - 1));
+    }
+    while (acceptance_.positions == 0 && accepted + 1 < tokens.size() &&
+           tokens[accepted] == s.drafts[accepted]) {
+      ++accepted;
+    }
     const std::size_t row = static_cast<std::size_t>(span.first_kept) + accepted;
     s.token = tokens[accepted];
     s.position = rows_[index(RowSet::kStep)][row].position + 1;

@@ -48,6 +48,7 @@ class HostStep {
   std::span<const RowInfo> rows(RowSet set) const { return rows_[index(set)]; }
   /// Runs in row order; no run crosses from the kept rows to the others.
   std::span<const RowRun> runs(RowSet set) const { return runs_[index(set)]; }
+  int num_rows() const { return static_cast<int>(rows_[index(RowSet::kStep)].size()); }
   int kept_rows() const { return kept_rows_; }
   /// Block table of a span.
   std::span<const PageId> pages(int span, AttentionKind kind) const;
@@ -119,6 +120,7 @@ class HostStep {
   void add_sampled_rows(const Span& span, const SpanState& state);
   void add_draft_row(int span_index);
 
+  SyntheticAcceptance acceptance_;
   int hidden_ = 0;
   int vocab_ = 0;
   int max_rows_ = 0;

@@ -22,6 +22,8 @@ struct LoadOptions {
   int max_context = 65536;  ///< clamped to what the model was trained for
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
   DraftHead draft_head = DraftHead::kAuto;
+  /// Rates at which drafts are accepted by chance, by position; empty: by what they say.
+  std::vector<float> draft_acceptance;
   int max_kept_rows = 0;  ///< 0: max_sequences * (1 + kMaxDraft), at most max_rows
 };
 

@@ -25,7 +25,7 @@ constexpr seconds kPatience{60};  // sanitizers on a busy machine
 const std::string kTiny = TANDEM_SOURCE_DIR "/tests/data/tiny/";
 const std::vector<std::string> kPair = {"--model",   kTiny + "tiny-e-Q8_0.gguf",
                                         "--draft",   kTiny + "tiny-e-assistant-Q8_0.gguf",
-                                        "--backend", "reference"};
+                                        "--device", "reference"};
 
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -91,7 +91,7 @@ TEST(Cli, VersionAndHelpAreNotErrors) {
     Program help({command, "--help"});
     EXPECT_EQ(help.wait(kPatience), 0);
     EXPECT_THAT(help.output(), HasSubstr("Usage: tandem " + std::string(command)));
-    EXPECT_THAT(help.output(), testing::Not(HasSubstr("--backend")));
+    EXPECT_THAT(help.output(), testing::Not(HasSubstr("reference")));
   }
 }
 
@@ -112,6 +112,7 @@ TEST(Cli, WrongUseEndsWithTwo) {
       {"run", "--model", "x", "--prompt", "y", "--max-tokens", "0"},
       {"bench", "--url", "u", "--dataset", "d", "--timeout", "nan"},
       {"bench", "--url", "u", "--dataset", "d", "--duration", "1e300"},
+      {"serve", "--model", "x", "--device", "tpu"},
       {"run", "--model", "x"},
       {"run", "--model", "x", "--prompt", "y", "--temperature", "-1"},
       {"bench", "--url", "http://127.0.0.1:1"},
@@ -130,9 +131,9 @@ TEST(Cli, FailureEndsWithOneAndOneSentence) {
       {{"serve", "--model", "/no/such.gguf"}, "/no/such.gguf: cannot open the file"},
       {{"run", "--model", "/etc/passwd", "--prompt", "x"}, "not a GGUF file"},
       {{"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--draft", kTiny + "tiny-e-Q8_0.gguf",
-        "--backend", "reference", "--prompt", "x"},
+        "--device", "reference", "--prompt", "x"},
        "tiny-e-Q8_0.gguf"},
-      {{"run", "--model", kTiny + "tiny-e-assistant-Q8_0.gguf", "--backend", "reference",
+      {{"run", "--model", kTiny + "tiny-e-assistant-Q8_0.gguf", "--device", "reference",
         "--prompt", "x"},
        "drafter"},
       {{"inspect", "/no/such.gguf"}, "cannot open the file"},
@@ -188,7 +189,7 @@ TEST(Cli, InspectPromisesTheMemoryOfServing) {
 }
 
 TEST(Cli, DirectoriesAndFilesMixInAPair) {
-  const std::vector<std::string> rest = {"--backend",    "reference", "--prompt",      "Hello",
+  const std::vector<std::string> rest = {"--device",     "reference", "--prompt",      "Hello",
                                          "--max-tokens", "12",        "--temperature", "0"};
   const auto answer = [&](const char* target, const char* draft) {
     Program run(
@@ -208,7 +209,7 @@ TEST(Cli, RunPrintsTheSameGreedyTextWithAndWithoutDrafts) {
   const std::vector<std::string> question = {"--prompt", "Hello",         "--max-tokens",
                                              "24",       "--temperature", "0"};
   Program with(std::vector<std::string>{"run"} + kPair + question);
-  Program without({"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--backend", "reference",
+  Program without({"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--device", "reference",
                    "--prompt", "Hello", "--max-tokens", "24", "--temperature", "0"});
   ASSERT_EQ(with.wait(kPatience), 0) << with.errors();
   ASSERT_EQ(without.wait(kPatience), 0) << without.errors();

@@ -32,6 +32,15 @@ TEST(OptionText, DraftLengthIsAutoOrANumber) {
   }
 }
 
+TEST(OptionText, AcceptanceIsUpToEightDescendingRates) {
+  EXPECT_EQ(parse_acceptance("0.646,0.418,0.278"), (std::vector<float>{0.646F, 0.418F, 0.278F}));
+  EXPECT_EQ(parse_acceptance("1"), std::vector<float>{1.0F});
+  for (const char* text : {"", ",", "0.5,", "0.4,0.5", "1.1", "-0.1", "0.5;0.4", "nan", "0.5 ",
+                           ".9,.8,.7,.6,.5,.4,.3,.2,.1"}) {
+    EXPECT_FALSE(parse_acceptance(text)) << text;
+  }
+}
+
 TEST(OptionText, SizesAreWrittenWithTheirUnit) {
   EXPECT_EQ(format_size(512), "512 B");
   EXPECT_EQ(format_size(2048), "2.0 KiB");

@@ -323,5 +323,21 @@ TEST(HostStepDeathTest, RefusesPlansThatBreakTheContract) {
   EXPECT_DEATH(step.begin({{decode_span(0, 0, kMaxDraft + 1)}}), "next_drafts");
 }
 
+TEST(SyntheticAcceptance, AcceptsAtItsRatesWhateverTheDraftsSay) {
+  const std::vector<float> rates = {0.646F, 0.418F, 0.278F};
+  const SyntheticAcceptance acceptance = SyntheticAcceptance::of(rates);
+  constexpr int kRounds = 20000;
+  std::vector<int> accepted(4);
+  for (int i = 0; i < kRounds; ++i) {
+    const int n = acceptance.accepted(i % 32, i / 32 * 3, 4);
+    ASSERT_LE(n, 3) << "the fourth has no rate";
+    EXPECT_LE(acceptance.accepted(i % 32, i / 32 * 3, 1), 1);
+    for (int k = 0; k < n; ++k) ++accepted[static_cast<std::size_t>(k)];
+  }
+  for (std::size_t k = 0; k < rates.size(); ++k) {
+    EXPECT_NEAR(accepted[k], rates[k] * kRounds, 0.02 * kRounds) << k;
+  }
+}
+
 }  // namespace
 }  // namespace tandem::kernels

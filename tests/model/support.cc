@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "tandem/kernels/cpu/cpu_backend.h"
+#include "tandem/kernels/cuda/cuda_backend.h"
 #include "tandem/kernels/reference/reference_backend.h"
 #include "tandem/model/model_files.h"
 
@@ -24,6 +25,11 @@ std::string demo_path(std::string_view name) {
 
 std::unique_ptr<kernels::Backend> make_backend(std::string_view name, int threads) {
   if (name == "reference") return kernels::make_reference_backend();
+  if (name == "cuda") {
+    auto cuda = kernels::open_cuda_backend({});
+    EXPECT_TRUE(cuda.ok()) << cuda.status().message();
+    return std::move(cuda).value();
+  }
   kernels::CpuOptions options;
   options.threads = threads;
   auto backend = kernels::make_cpu_backend(options);
@@ -66,6 +72,17 @@ GoldenModel golden_model(const fs::path& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names = {"reference", "cpu"};
+  const auto cuda = kernels::open_cuda_backend({});
+  if (cuda.ok()) {
+    names.push_back("cuda");
+  } else {
+    std::cout << "no cases on cuda: " << cuda.status().message() << "\n";
+  }
+  return names;
+}
 
 std::vector<GoldenModel> golden_models() {
   std::vector<GoldenModel> models;

@@ -12,7 +12,9 @@
 #include "tandem/kernels/cuda/attention.h"
 #include "tandem/kernels/cuda/device_buffer.h"
 #include "tandem/kernels/cuda/gemm.h"
+#include "tandem/kernels/cuda/graph_cache.h"
 #include "tandem/kernels/cuda/row_ops.h"
+#include "tandem/kernels/cuda/step_block.h"
 #include "tandem/kernels/cuda/token_ops.h"
 #include "tandem/kernels/host_step.h"
 #include "tandem/kernels/sampling.h"
@@ -38,32 +40,14 @@ class CudaWeight final : public Weight {
   MatrixView view_;
 };
 
-/// A host array and its device copy.
-template <typename T>
-class Upload {
- public:
-  core::Status reserve(std::size_t n) {
-    TANDEM_ASSIGN(device_, DeviceBuffer::allocate(n * sizeof(T)));
-    host_.reserve(n);
-    return {};
-  }
-  std::vector<T>& host() { return host_; }
-  T* device() const { return device_.as<T>(); }
-  /// Enqueues the copy. The runtime has taken pageable memory over when this returns.
-  cudaError_t send(cudaStream_t stream) {
-    if (host_.empty()) return cudaSuccess;
-    return cudaMemcpyAsync(device_.as<void>(), host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice, stream);
-  }
-  std::size_t capacity() const { return device_.size() / sizeof(T); }
-
- private:
-  std::vector<T> host_;
-  DeviceBuffer device_;
-};
-
-/// Backend on one CUDA device. Residual stream in f32; the inputs of matrix products in fp16 with a power-of-two
-/// scale per row; KV in fp16. The host keeps a mirror of the slots (HostStep with no hidden rows) and waits for
-/// the device twice a step: for the chosen tokens and for the drafts.
+/// Backend on one CUDA device. Residual stream in f32; the inputs of matrix products in fp16 with a
+/// power-of-two scale per row; KV in fp16.
+///
+/// A step of decode spans alone is recorded once per StepSizes as two graphs, the target pass up to
+/// the likeliest tokens and the drafts, and replayed: its operations then do nothing but check
+/// their turn. Prompts run eagerly. The host waits once a step, at its end; where a row samples
+/// with a temperature, also for that row's logits. The host keeps a mirror of the slots (HostStep
+/// with no hidden rows).
 class CudaBackend final : public Backend {
  public:
   static core::Result<std::unique_ptr<CudaBackend>> create(int device);
@@ -95,27 +79,51 @@ class CudaBackend final : public Backend {
   core::Result<StepResult> end_step() override;
 
  private:
-  /// Rows of one set as the device sees them.
-  struct RowTables {
-    Upload<DeviceRow> rows;
-    Upload<TokenId> tokens;
-    std::array<DeviceBuffer, kNumAttentionKinds> rope;
-    std::map<int, Upload<AttentionTile>> tiles;  // by H / G, of the running step
-    std::map<int, int> kept_tiles;               // leading tiles of kept rows
-  };
   struct HalfBuffer {
     DeviceBuffer data, scale;
     HalfRows view;
   };
   enum class HalfUse { kNormed, kAttended, kGated, kPle, kPleGated, kDraftInput, kHead };
+  /// What the device leaves for the host at the end of a step.
+  struct Results {
+    std::int32_t* broken = nullptr;  ///< [rows] not 0: met a value that is not finite
+    TokenId* chosen = nullptr;       ///< [kept rows]
+    TokenId* drafts = nullptr;       ///< [kMaxDraft, slots]
+  };
 
   explicit CudaBackend(std::string description) : description_(std::move(description)) {}
 
+  // Memory (backend_memory.cc).
   core::Status configure_kv();
   core::Status configure_rows();
+  core::Status configure_results();
+  core::Status reserve_attention(int blocks);
   void check(cudaError_t error);  ///< remembers the first failure for end_step()
+  void check(const core::Status& status);
   void check_launch() { check(cudaGetLastError()); }
+  /// Makes a workspace larger; its contents are lost and recorded steps void.
+  void grow(DeviceBuffer& buffer, std::size_t bytes);
 
+  // The step (backend_step.cc).
+  StepSizes sizes_of(const StepPlan& plan, const StepShape& shape) const;
+  void begin_part(GraphPart part);
+  void end_part();
+  bool is_replay() const { return graphs_.is_replay(); }
+  /// Rows that an operation on x runs: those of the step's sizes when it is recorded.
+  int count(const Rows& x) const;
+  std::int32_t* results_at(const std::int32_t* host) const {
+    return device_results_.as<std::int32_t>() + (host - results_.broken);
+  }
+  /// Where rows of a set are marked; values of the drafter cost acceptance only.
+  std::int32_t* broken(RowSet set) const {
+    return set == RowSet::kStep ? results_at(results_.broken) : broken_drafts_.as<std::int32_t>();
+  }
+  void sample_rows(const Head& head, int cols);
+  void choose(std::span<const HostStep::SampledRow> sampled, int first, int n);
+  TokenId sample_candidates(const Candidates& c, const SamplingParams& params, Position position);
+  void accept_tokens(Rows h);
+
+  // Operations (backend_ops.cc).
   HalfRows half_rows(HalfUse use, int cols);
   const GemmGroup& group(std::initializer_list<const Weight*> weights, bool whole_tiles = false);
   Partials multiply(const GemmGroup& g, const HalfRows& x, int rows);
@@ -123,46 +131,59 @@ class CudaBackend final : public Backend {
   HalfRows next_input(HalfUse use, Rows x, const Weight* norm, float* plain = nullptr);
   /// Adds what is pending to its rows; other rows than the pending ones are about to be used.
   void flush_pending();
-  void set_pending(const Partials& delta, const Weight* post_norm, float scale, bool replace, Rows x);
-  void attend(const AttentionSpec& spec, const HalfRows& out, int rows, RowSet set);
+  void set_pending(const Partials& delta, const Weight* post_norm, float scale, bool replace,
+                   Rows x);
+  void attend(const AttentionSpec& spec, const HalfRows& out, int rows, RowSet set,
+              bool is_written);
   KvView kv_view(const AttentionSpec& spec) const;
-  void upload_rows(RowSet set);
-  void upload_tables();
-  int upload_tiles(int ratio, RowSet set, int rows);
-  /// logits_ [n, V] of the rows of `input`.
+  const DeviceRow* rows(RowSet set) const {
+    return set == RowSet::kStep ? block_.rows() : draft_rows_.as<DeviceRow>();
+  }
+  const float2* rope(RowSet set, AttentionKind kind) const {
+    return rope_[static_cast<std::size_t>(set)].table[static_cast<std::size_t>(kind)];
+  }
+  /// The likeliest token of every row of `input`.
+  void largest(const Head& head, const HalfRows& input, int rows, TokenId* tokens);
+  /// logits_ [n, V] of the rows of `input`, n <= kLogitRows.
   void compute_logits(const Head& head, const HalfRows& input, int n);
-  void choose(const HostStep::SampledRow* sampled, int first, int n);
-  TokenId sample_candidates(const Candidates& c, const SamplingParams& params, Position position);
-  RowTables& tables(RowSet set) { return row_tables_[static_cast<std::size_t>(set)]; }
+  const std::uint32_t* suppressed() const {
+    return geometry_.suppressed.empty() ? nullptr : suppressed_.as<std::uint32_t>();
+  }
 
   std::string description_;
   cudaStream_t stream_ = nullptr;
   int num_ctas_ = 264;
   Geometry geometry_;
   HostStep host_;
+  StepBlock block_;
+  StepSizes sizes_;
+  GraphCache graphs_;
   KvLayout kv_layout_;
   std::array<DeviceBuffer, kNumAttentionKinds> kv_pages_;
   std::vector<std::size_t> kv_layer_offsets_;
-  std::array<Upload<PageId>, kNumAttentionKinds> page_tables_;
-  std::array<int, kNumAttentionKinds> table_stride_ = {};
   std::array<DeviceBuffer, kNumAttentionKinds> frequencies_;
+  std::array<RopeTables, 2> rope_;  // by RowSet
+  std::vector<DeviceBuffer> rope_memory_;
   DeviceBuffer suppressed_;
-  std::array<RowTables, 2> row_tables_;
   std::map<std::pair<HalfUse, int>, HalfBuffer> half_;
   std::map<std::vector<const Weight*>, GemmGroup> groups_;
   std::vector<DeviceBuffer> row_memory_;
   DeviceBuffer partials_, queries_, attention_sums_, attention_stats_;
-  DeviceBuffer logit_partials_, logits_, tokens_, candidates_, embeddings_;
-  DeviceBuffer hidden_, draft_hidden_, draft_tokens_, fault_;
-  Upload<std::int32_t> copy_from_, copy_to_, top_k_;
+  DeviceBuffer keys_, logit_partials_, logits_, candidates_, top_k_, embeddings_;
+  DeviceBuffer hidden_, draft_hidden_, draft_rows_, broken_drafts_;
+  DeviceBuffer device_results_;
+  PinnedBuffer pinned_results_;
+  Results results_;                    // in pinned memory
   std::vector<DeviceBuffer> retired_;  // outgrown workspaces, freed at the end of the step
   Residual pending_;
   Rows pending_x_;
   std::vector<TokenId> chosen_;
+  std::vector<std::int32_t> host_top_k_;
   std::vector<Candidates> host_candidates_;
   std::vector<float> host_logits_;
   std::vector<std::pair<TokenId, float>> candidate_order_;
   SamplingScratch sampling_;
+  bool is_verified_ = false;
   int draft_steps_ = 0;
   core::Status failure_;
 };

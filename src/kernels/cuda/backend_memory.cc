@@ -1,4 +1,4 @@
-// Memory, slots and steps of the CUDA backend; its operations are in backend_ops.cc.
+// Memory and slots of the CUDA backend.
 
 #include <algorithm>
 #include <cstring>
@@ -13,12 +13,13 @@ namespace {
 
 constexpr std::array<int, 5> kHeadSizes = {32, 64, 128, 256, 512};
 constexpr int kOldestMajor = 9;
+constexpr std::size_t kAttentionWorkspace = std::size_t{96} << 20;
 // The two kinds of pages share the budget; a device allocates for good, so it is cut here.
 constexpr double kSlidingShare = 0.45;
 
 std::size_t position_bytes(const KvLayerSpec& layer) {
-  return std::size_t{2} * static_cast<std::size_t>(layer.kv_heads) * static_cast<std::size_t>(layer.head_size) *
-         sizeof(half);
+  return std::size_t{2} * static_cast<std::size_t>(layer.kv_heads) *
+         static_cast<std::size_t>(layer.head_size) * sizeof(half);
 }
 
 }  // namespace
@@ -29,12 +30,15 @@ core::Result<std::unique_ptr<CudaBackend>> CudaBackend::create(int device) {
   TANDEM_CUDA(cudaGetDeviceProperties(&properties, device));
   if (properties.major < kOldestMajor) {
     return core::unimplemented(std::string(properties.name) + " has compute capability " +
-                               std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                               std::to_string(properties.major) + "." +
+                               std::to_string(properties.minor) +
                                "; this build needs 9.0 or later; use --device cpu");
   }
-  std::unique_ptr<CudaBackend> backend(new CudaBackend(
-      "cuda (" + std::string(properties.name) + ", " + std::to_string(properties.multiProcessorCount) + " SMs)"));
+  std::unique_ptr<CudaBackend> backend(
+      new CudaBackend("cuda (" + std::string(properties.name) + ", " +
+                      std::to_string(properties.multiProcessorCount) + " SMs)"));
   backend->num_ctas_ = 2 * properties.multiProcessorCount;
+  TANDEM_TRY(prepare_gemm());
   TANDEM_CUDA(cudaStreamCreateWithFlags(&backend->stream_, cudaStreamNonBlocking));
   return core::Result<std::unique_ptr<CudaBackend>>(std::move(backend));
 }
@@ -49,8 +53,9 @@ CudaBackend::~CudaBackend() {
 core::Status CudaBackend::configure(const Geometry& geometry) {
   for (const KvLayerSpec& layer : geometry.kv_layers) {
     if (std::find(kHeadSizes.begin(), kHeadSizes.end(), layer.head_size) == kHeadSizes.end()) {
-      return core::unimplemented("head size " + std::to_string(layer.head_size) +
-                                 " is not built for CUDA (32, 64, 128, 256 and 512 are); use --device cpu");
+      return core::unimplemented(
+          "head size " + std::to_string(layer.head_size) +
+          " is not built for CUDA (32, 64, 128, 256 and 512 are); use --device cpu");
     }
   }
   geometry_ = geometry;
@@ -73,55 +78,97 @@ core::Status CudaBackend::configure_kv() {
     if (page == 0) continue;
     const bool alone = kv_layout_.page_bytes[1 - kind] == 0;
     const double share = alone ? 1.0 : kind == 0 ? kSlidingShare : 1.0 - kSlidingShare;
-    const auto pages = static_cast<std::size_t>(static_cast<double>(geometry_.kv_memory_bytes) * share) / page;
+    const auto pages =
+        static_cast<std::size_t>(static_cast<double>(geometry_.kv_memory_bytes) * share) / page;
     if (pages < 2) {
-      return core::invalid_argument("--kv-memory holds fewer than two pages of " + std::to_string(page) +
-                                    " bytes; raise it");
+      return core::invalid_argument("--kv-memory holds fewer than two pages of " +
+                                    std::to_string(page) + " bytes; raise it");
     }
     kv_layout_.max_pages[kind] = static_cast<int>(std::min<std::size_t>(pages, 1 << 30));
-    TANDEM_ASSIGN(kv_pages_[kind], DeviceBuffer::allocate(pages * page));
+    // One page more: rows that fill up a step write there.
+    TANDEM_ASSIGN(kv_pages_[kind], DeviceBuffer::allocate((pages + 1) * page));
   }
   return {};
 }
 
 core::Status CudaBackend::configure_rows() {
-  const auto max_rows = static_cast<std::size_t>(geometry_.max_rows);
+  TANDEM_TRY(block_.configure(geometry_, kv_layout_));
   const auto sequences = static_cast<std::size_t>(geometry_.max_sequences);
-  const std::array<std::size_t, 2> counts = {max_rows, sequences};
-  for (std::size_t set = 0; set < counts.size(); ++set) {
-    TANDEM_TRY(row_tables_[set].rows.reserve(counts[set]));
-    TANDEM_TRY(row_tables_[set].tokens.reserve(counts[set]));
-    for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
-      const std::size_t pairs = geometry_.rope_frequencies[kind].size();
-      TANDEM_ASSIGN(row_tables_[set].rope[kind], DeviceBuffer::allocate(counts[set] * pairs * sizeof(float2)));
-    }
-  }
+  const std::array<std::size_t, 2> counts = {static_cast<std::size_t>(geometry_.max_rows),
+                                             sequences};
   for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
     const std::vector<float>& f = geometry_.rope_frequencies[kind];
-    TANDEM_ASSIGN(frequencies_[kind], DeviceBuffer::allocate(f.size() * sizeof(float)));
-    if (f.empty()) continue;
-    TANDEM_CUDA(cudaMemcpy(frequencies_[kind].as<void>(), f.data(), f.size() * sizeof(float), cudaMemcpyHostToDevice));
+    TANDEM_ASSIGN(frequencies_[kind], DeviceBuffer::copy_of(f));
+    for (std::size_t set = 0; set < counts.size(); ++set) {
+      TANDEM_ASSIGN(DeviceBuffer table,
+                    DeviceBuffer::allocate(counts[set] * f.size() * sizeof(float2)));
+      rope_[set].frequencies[kind] = frequencies_[kind].as<float>();
+      rope_[set].table[kind] = table.as<float2>();
+      rope_[set].pairs[kind] = static_cast<int>(f.size());
+      rope_memory_.push_back(std::move(table));
+    }
   }
-  if (!geometry_.suppressed.empty()) {
-    std::vector<std::uint32_t> mask(static_cast<std::size_t>(geometry_.vocab + 31) / 32);
-    for (TokenId id : geometry_.suppressed) mask[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
-    TANDEM_ASSIGN(suppressed_, DeviceBuffer::allocate(mask.size() * 4));
-    TANDEM_CUDA(cudaMemcpy(suppressed_.as<void>(), mask.data(), mask.size() * 4, cudaMemcpyHostToDevice));
-  }
-  const std::size_t hidden_bytes = sequences * static_cast<std::size_t>(geometry_.hidden) * sizeof(float);
+  // One slot more, for rows that fill up a step.
+  const std::size_t hidden_bytes =
+      (sequences + 1) * static_cast<std::size_t>(geometry_.hidden) * sizeof(float);
   TANDEM_ASSIGN(hidden_, DeviceBuffer::allocate(hidden_bytes));
   TANDEM_ASSIGN(draft_hidden_, DeviceBuffer::allocate(hidden_bytes));
   TANDEM_ASSIGN(embeddings_, DeviceBuffer::allocate(hidden_bytes));
-  TANDEM_ASSIGN(draft_tokens_, DeviceBuffer::allocate(sequences * kMaxDraft * sizeof(TokenId)));
-  TANDEM_ASSIGN(fault_, DeviceBuffer::allocate(sizeof(int)));
-  const std::size_t logit_bytes = static_cast<std::size_t>(kLogitRows) * static_cast<std::size_t>(geometry_.vocab) * 4;
+  TANDEM_ASSIGN(draft_rows_, DeviceBuffer::allocate(sequences * sizeof(DeviceRow)));
+  TANDEM_ASSIGN(broken_drafts_, DeviceBuffer::allocate(sequences * sizeof(std::int32_t)));
+  TANDEM_TRY(configure_results());
+  return reserve_attention(1);
+}
+
+core::Status CudaBackend::configure_results() {
+  if (!geometry_.suppressed.empty()) {
+    std::vector<std::uint32_t> mask(static_cast<std::size_t>(geometry_.vocab + 31) / 32);
+    for (TokenId id : geometry_.suppressed)
+      mask[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
+    TANDEM_ASSIGN(suppressed_, DeviceBuffer::copy_of(mask));
+  }
+  const auto kept = static_cast<std::size_t>(geometry_.max_kept_rows);
+  const auto rows = static_cast<std::size_t>(geometry_.max_rows);
+  const std::size_t words =
+      rows + kept + static_cast<std::size_t>(geometry_.max_sequences) * kMaxDraft;
+  TANDEM_ASSIGN(device_results_, DeviceBuffer::allocate(words * sizeof(std::int32_t)));
+  TANDEM_ASSIGN(pinned_results_, PinnedBuffer::allocate(words * sizeof(std::int32_t)));
+  results_.broken = reinterpret_cast<std::int32_t*>(pinned_results_.data());
+  results_.chosen = results_.broken + rows;
+  results_.drafts = results_.chosen + kept;
+  const std::size_t logit_bytes =
+      static_cast<std::size_t>(kLogitRows) * static_cast<std::size_t>(geometry_.vocab) * 4;
   TANDEM_ASSIGN(logits_, DeviceBuffer::allocate(logit_bytes));
-  TANDEM_ASSIGN(tokens_, DeviceBuffer::allocate(kLogitRows * sizeof(TokenId)));
   TANDEM_ASSIGN(candidates_, DeviceBuffer::allocate(kLogitRows * sizeof(Candidates)));
+  TANDEM_ASSIGN(top_k_, DeviceBuffer::allocate(kLogitRows * sizeof(std::int32_t)));
   host_candidates_.resize(kLogitRows);
-  TANDEM_TRY(top_k_.reserve(kLogitRows));
-  TANDEM_TRY(copy_from_.reserve(sequences));
-  return copy_to_.reserve(sequences);
+  return {};
+}
+
+core::Status CudaBackend::reserve_attention(int blocks) {
+  std::size_t unit = 0;
+  for (const KvLayerSpec& layer : geometry_.kv_layers) {
+    unit = std::max(
+        unit, attention_block_bytes(layer.head_size) * static_cast<std::size_t>(layer.kv_heads));
+  }
+  const std::size_t needed = std::max(kAttentionWorkspace, unit * static_cast<std::size_t>(blocks));
+  if (attention_sums_.size() >= needed) return {};
+  TANDEM_CUDA(cudaStreamSynchronize(stream_));
+  graphs_.clear();
+  TANDEM_ASSIGN(attention_sums_, DeviceBuffer::allocate(needed));
+  // A pair of floats for each 16 rows' share of D floats, D >= 32.
+  TANDEM_ASSIGN(attention_stats_, DeviceBuffer::allocate(needed / 16));
+  return {};
+}
+
+void CudaBackend::grow(DeviceBuffer& buffer, std::size_t bytes) {
+  if (buffer.size() >= bytes) return;
+  auto grown = DeviceBuffer::allocate(bytes);
+  if (!grown.ok()) return check(grown.status());
+  check(cudaStreamSynchronize(stream_));
+  graphs_.clear();
+  retired_.push_back(
+      std::exchange(buffer, *std::move(grown)));  // may still be named by this step's operations
 }
 
 core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& weight, WeightRole role,
@@ -129,12 +176,13 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& weight
   if (role == WeightRole::kExpert || role == WeightRole::kTokenIds || weight.is_scaled() ||
       weight.e4m3_group > 0) {
     return core::unimplemented(std::string(name) +
-                               ": mixtures of experts, centroid heads, FP8 and NVFP4 are not built for CUDA");
+                               ": mixtures of experts, centroid heads, FP8 and NVFP4 are not "
+                               "built for CUDA; use --device cpu");
   }
   const core::TensorView& view = weight.tensor;
   if (!formats::can_dequantize(view.dtype)) {
     return core::unimplemented(std::string(name) + ": type " + std::string(core::name(view.dtype)) +
-                               " is not built for CUDA");
+                               " is not built for CUDA; use --device cpu");
   }
   MatrixView matrix;
   matrix.rows = static_cast<int>(view.rows());
@@ -143,8 +191,7 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& weight
   if (role == WeightRole::kVector) {
     std::vector<float> values(static_cast<std::size_t>(view.elements()));
     formats::dequantize_row(view.dtype, view.data, view.elements(), values.data());
-    TANDEM_ASSIGN(memory, DeviceBuffer::allocate(values.size() * sizeof(float)));
-    TANDEM_CUDA(cudaMemcpy(memory.as<void>(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
+    TANDEM_ASSIGN(memory, DeviceBuffer::copy_of(values));
     matrix.rows = 1;
     matrix.cols = static_cast<int>(view.elements());
   } else {
@@ -154,7 +201,8 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& weight
     memory = *std::move(bricks);
     matrix.bricks = memory.as<std::uint8_t>();
   }
-  return core::Result<std::unique_ptr<Weight>>(std::make_unique<CudaWeight>(std::move(memory), matrix));
+  return core::Result<std::unique_ptr<Weight>>(
+      std::make_unique<CudaWeight>(std::move(memory), matrix));
 }
 
 void CudaBackend::moe(const MoeWeights&, float, Rows) {
@@ -162,35 +210,40 @@ void CudaBackend::moe(const MoeWeights&, float, Rows) {
 }
 
 core::Result<Rows> CudaBackend::allocate_rows(int max_rows, int cols, RowSet set) {
-  TANDEM_ASSIGN(DeviceBuffer memory, DeviceBuffer::allocate(static_cast<std::size_t>(max_rows) *
-                                                            static_cast<std::size_t>(cols) * sizeof(float)));
+  TANDEM_ASSIGN(DeviceBuffer memory,
+                DeviceBuffer::allocate(static_cast<std::size_t>(max_rows) *
+                                       static_cast<std::size_t>(cols) * sizeof(float)));
   row_memory_.push_back(std::move(memory));
   return Rows{row_memory_.back().as<float>(), max_rows, cols, set};
 }
 
 void CudaBackend::read(const Rows& rows, std::span<float> host) {
   flush_pending();
-  check(cudaMemcpyAsync(host.data(), rows.data, host.size_bytes(), cudaMemcpyDeviceToHost, stream_));
+  check(
+      cudaMemcpyAsync(host.data(), rows.data, host.size_bytes(), cudaMemcpyDeviceToHost, stream_));
   check(cudaStreamSynchronize(stream_));
 }
 
 void CudaBackend::write(const Rows& rows, std::span<const float> host) {
   flush_pending();
-  check(cudaMemcpyAsync(rows.data, host.data(), host.size_bytes(), cudaMemcpyHostToDevice, stream_));
+  check(
+      cudaMemcpyAsync(rows.data, host.data(), host.size_bytes(), cudaMemcpyHostToDevice, stream_));
   check(cudaStreamSynchronize(stream_));
 }
 
 void CudaBackend::set_slot(int slot, const SamplingParams& sampling) {
   host_.set_slot(slot, sampling);
   const std::size_t bytes = static_cast<std::size_t>(geometry_.hidden) * sizeof(float);
-  check(cudaMemsetAsync(hidden_.as<char>() + static_cast<std::size_t>(slot) * bytes, 0, bytes, stream_));
+  check(cudaMemsetAsync(hidden_.as<char>() + static_cast<std::size_t>(slot) * bytes, 0, bytes,
+                        stream_));
 }
 
 SlotSnapshot CudaBackend::read_slot(int slot) {
   SlotSnapshot out = host_.read_slot(slot);
   const auto read_row = [&](const DeviceBuffer& from, std::vector<float>& to) {
     to.resize(static_cast<std::size_t>(geometry_.hidden));
-    check(cudaMemcpyAsync(to.data(), from.as<float>() + static_cast<std::ptrdiff_t>(slot) * geometry_.hidden,
+    check(cudaMemcpyAsync(to.data(),
+                          from.as<float>() + static_cast<std::ptrdiff_t>(slot) * geometry_.hidden,
                           to.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_));
   };
   read_row(hidden_, out.hidden);
@@ -199,90 +252,16 @@ SlotSnapshot CudaBackend::read_slot(int slot) {
   return out;
 }
 
-Backend::StepShape CudaBackend::begin_step(const StepPlan& plan) {
-  const StepShape shape = host_.begin(plan);
-  pending_ = {};
-  draft_steps_ = 0;
-  check(cudaMemsetAsync(fault_.as<void>(), 0, sizeof(int), stream_));
-  upload_rows(RowSet::kStep);
-  upload_tables();
-  return shape;
-}
-
-void CudaBackend::upload_rows(RowSet set) {
-  RowTables& t = tables(set);
-  t.rows.host().clear();
-  t.tokens.host().clear();
-  t.tiles.clear();
-  t.kept_tiles.clear();
-  for (const RowInfo& row : host_.rows(set)) {
-    t.rows.host().push_back({row.span, row.slot, row.token, row.position, row.visible_end});
-    t.tokens.host().push_back(row.token);
-  }
-  check(t.rows.send(stream_));
-  check(t.tokens.send(stream_));
-  const int num_rows = static_cast<int>(t.rows.host().size());
-  if (num_rows == 0) return;
-  for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
-    const int pairs = static_cast<int>(geometry_.rope_frequencies[kind].size());
-    if (pairs == 0) continue;
-    rope_table(t.rows.device(), num_rows, frequencies_[kind].as<float>(), pairs, t.rope[kind].as<float2>(), stream_);
-  }
-  check_launch();
-}
-
-void CudaBackend::upload_tables() {
-  int num_spans = 0;
-  for (const RowInfo& row : host_.rows(RowSet::kStep)) num_spans = std::max(num_spans, row.span + 1);
-  for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
-    const auto attention_kind = static_cast<AttentionKind>(kind);
-    std::size_t stride = 1;
-    for (int s = 0; s < num_spans; ++s) stride = std::max(stride, host_.pages(s, attention_kind).size());
-    Upload<PageId>& table = page_tables_[kind];
-    const std::size_t needed = stride * static_cast<std::size_t>(std::max(num_spans, 1));
-    if (table.capacity() < needed) {
-      const core::Status grown = table.reserve(2 * needed);
-      if (failure_.ok()) failure_ = grown;
-      if (!grown.ok()) return;
-    }
-    table.host().assign(needed, kNoPage);
-    for (int s = 0; s < num_spans; ++s) {
-      const auto pages = host_.pages(s, attention_kind);
-      std::copy(pages.begin(), pages.end(), table.host().begin() + static_cast<std::ptrdiff_t>(stride) * s);
-    }
-    table_stride_[kind] = static_cast<int>(stride);
-    check(table.send(stream_));
-  }
-}
-
 void CudaBackend::check(cudaError_t error) {
   if (failure_.ok()) failure_ = to_status(error, "the GPU failed");
 }
 
-core::Result<StepResult> CudaBackend::end_step() {
-  int fault = 0;
-  std::vector<TokenId> drafts(static_cast<std::size_t>(geometry_.max_sequences) * kMaxDraft);
-  check(cudaMemcpyAsync(&fault, fault_.as<void>(), sizeof fault, cudaMemcpyDeviceToHost, stream_));
-  if (draft_steps_ > 0) {
-    check(cudaMemcpyAsync(drafts.data(), draft_tokens_.as<void>(), drafts.size() * sizeof(TokenId),
-                          cudaMemcpyDeviceToHost, stream_));
-  }
-  check(cudaStreamSynchronize(stream_));
-  retired_.clear();
-  if (failure_.ok() && fault != 0) {
-    failure_ = core::internal_error("the model produced a value that is not finite or too large; the step is lost");
-  }
-  if (!failure_.ok()) return std::exchange(failure_, {});
-  for (int i = 0; i < draft_steps_; ++i) {
-    for (int r = 0; r < host_.draft_rows(i); ++r) {
-      host_.set_draft(i, r, drafts[static_cast<std::size_t>(i * geometry_.max_sequences + r)]);
-    }
-  }
-  return host_.take_result();
+void CudaBackend::check(const core::Status& status) {
+  if (failure_.ok()) failure_ = status;
 }
 
-extern "C" __attribute__((visibility("default"))) Backend* tandem_make_cuda_backend_v1(int device, char* error,
-                                                                                     std::size_t size) {
+extern "C" __attribute__((visibility("default"))) Backend* tandem_make_cuda_backend_v1(
+    int device, char* error, std::size_t size) {
   auto backend = CudaBackend::create(device);
   if (backend.ok()) return std::move(*backend).release();
   std::strncpy(error, backend.status().message().c_str(), size - 1);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Single elements of bricks, for gathering table rows, and of file blocks, for packing. Slow and exact.
+// Single elements of bricks, for gathering table rows, and of file blocks, for packing. Slow and
+// exact.
 
 #include "tandem/kernels/cuda/layouts.cuh"
 
@@ -46,9 +47,11 @@ __device__ inline float brick_value(BrickKind kind, const std::uint8_t* brick, i
     }
     case BrickKind::kQ6K: {
       const NibbleAt low = nibble_at(f), high = pair_at(f);
-      const int code = (brick[low.byte] >> low.shift & 15) | (brick[high.byte] >> high.shift & 3) << 4;
+      const int code = (brick[low.byte] >> low.shift & 15) | (brick[high.byte] >> high.shift & 3)
+                                                                 << 4;
       const int sc = static_cast<int>(brick[12288 + 16 * row + k / 16]) - 128;
-      return half_at(brick + 13312 + 2 * row) * static_cast<float>(sc) * static_cast<float>(code - 32);
+      return half_at(brick + 13312 + 2 * row) * static_cast<float>(sc) *
+             static_cast<float>(code - 32);
     }
     case BrickKind::kQ8: {
       const int code = static_cast<int>(brick[byte_at(f)]) - 128;
@@ -66,13 +69,16 @@ __device__ inline int block_code(ByteSource source, const std::uint8_t* block, i
   constexpr std::int8_t kValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                        1,    13,   25,  38,  53,  69,  89,  113};
   switch (source) {
-    case ByteSource::kQ8_0: return static_cast<std::int8_t>(block[2 + i]);
+    case ByteSource::kQ8_0:
+      return static_cast<std::int8_t>(block[2 + i]);
     case ByteSource::kQ5_0: {
       const int low = block[6 + i % 16] >> (i / 16 * 4) & 15;
       return (low | (block[2 + i / 8] >> (i % 8) & 1) << 4) - 16;
     }
-    case ByteSource::kQ4_0: return (block[2 + i % 16] >> (i / 16 * 4) & 15) - 8;
-    case ByteSource::kIQ4_NL: return kValues[block[2 + i % 16] >> (i / 16 * 4) & 15];
+    case ByteSource::kQ4_0:
+      return (block[2 + i % 16] >> (i / 16 * 4) & 15) - 8;
+    case ByteSource::kIQ4_NL:
+      return kValues[block[2 + i % 16] >> (i / 16 * 4) & 15];
   }
   return 0;
 }

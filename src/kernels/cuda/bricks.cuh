@@ -1,8 +1,9 @@
 #pragma once
 
-// Expansion of brick codes to fp16 A fragments in registers. fp16 holds 1024 + code exactly, so codes are
-// or-ed into the mantissa of 1024 and the bias is taken off exactly before the scale is applied with one
-// rounding. (Folding the bias into the offset would round it at half a quantization step.)
+// Expansion of brick codes to fp16 A fragments in registers. fp16 holds 1024 + code exactly, so
+// codes are or-ed into the mantissa of 1024 and the bias is taken off exactly before the scale is
+// applied with one rounding. (Folding the bias into the offset would round it at half a
+// quantization step.)
 
 #include "tandem/kernels/cuda/layouts.cuh"
 
@@ -14,6 +15,13 @@ __device__ inline half2 bytes_1024(std::uint32_t word, std::uint32_t selector) {
 }
 __device__ inline half2 broadcast(half2 v, int which) {
   return which ? __high2half2(v) : __low2half2(v);
+}
+
+/// (v & mask) | bits in one instruction; the compiler would take two when both are constants.
+__device__ inline std::uint32_t and_or(std::uint32_t v, std::uint32_t mask, std::uint32_t bits) {
+  std::uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(v), "r"(mask), "r"(bits));
+  return out;
 }
 
 template <BrickKind kKind>
@@ -55,10 +63,10 @@ struct BrickReader<BrickKind::kQ4K> {
     const half2 sixteenth = __float2half2_rn(0.0625f);
     const std::uint32_t v = w >> 8;
     const half2 q[4] = {
-        __hadd2(as_half2((w & 0x000f000fu) | 0x64006400u), bias),
-        __hfma2(as_half2((w & 0x00f000f0u) | 0x64006400u), sixteenth, high_bias),
-        __hadd2(as_half2((v & 0x000f000fu) | 0x64006400u), bias),
-        __hfma2(as_half2((v & 0x00f000f0u) | 0x64006400u), sixteenth, high_bias)};
+        __hadd2(as_half2(and_or(w, 0x000f000fu, 0x64006400u)), bias),
+        __hfma2(as_half2(and_or(w, 0x00f000f0u, 0x64006400u)), sixteenth, high_bias),
+        __hadd2(as_half2(and_or(v, 0x000f000fu, 0x64006400u)), bias),
+        __hfma2(as_half2(and_or(v, 0x00f000f0u, 0x64006400u)), sixteenth, high_bias)};
     const int group = step / 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -68,8 +76,9 @@ struct BrickReader<BrickKind::kQ4K> {
   }
 };
 
-/// Q6_K: [low nibbles as Q4_K], [high bits: warp][8 k-steps][lane][16 B], [row][16 sc + 128], [row][d].
-/// High word of two k-steps: bits 2 (4 (step % 2) + i) of half e belong to element e of register i.
+/// Q6_K: [low nibbles as Q4_K], [high bits: warp][8 k-steps][lane][16 B], [row][16 sc + 128],
+/// [row][d]. High word of two k-steps: bits 2 (4 (step % 2) + i) of half e belong to element e of
+/// register i.
 template <>
 struct BrickReader<BrickKind::kQ6K> {
   half2 s[2][8];  // [row r, r + 8][two groups of 16]
@@ -109,8 +118,10 @@ struct BrickReader<BrickKind::kQ6K> {
     for (int i = 0; i < 4; ++i) {
       const int bit = 2 * (4 * (step % 2) + i);
       const std::uint32_t top = bit >= 4 ? high >> (bit - 4) : high << (4 - bit);
-      const std::uint32_t code = ((w >> (4 * i)) & 0x000f000fu) | (top & 0x00300030u) | 0x64006400u;
-      a[i] = as_bits(__hmul2(__hadd2(as_half2(code), bias), broadcast(s[i & 1][step / 2], step % 2)));
+      const std::uint32_t upper = and_or(top, 0x00300030u, 0x64006400u);
+      const std::uint32_t code = and_or(w >> (4 * i), 0x000f000fu, upper);
+      a[i] =
+          as_bits(__hmul2(__hadd2(as_half2(code), bias), broadcast(s[i & 1][step / 2], step % 2)));
     }
   }
 };

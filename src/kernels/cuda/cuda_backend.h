@@ -10,12 +10,14 @@ namespace tandem::kernels {
 
 struct CudaOptions {
   int device = 0;
-  std::string library;  ///< path of libtandem_cuda.so; empty: beside the executable, then the loader's path
+  std::string
+      library;  ///< path of libtandem_cuda.so; empty: beside the executable, then the loader's path
 };
 
 /// Opens the CUDA backend from its shared object, so that one program runs with and without a GPU.
-/// kUnavailable when the object, a driver or a device is missing, kUnimplemented when the device is too old; the
-/// sentence says which. fp16 activations and KV, fp16 tensor cores with f32 sums (docs/kernels.md).
+/// kUnavailable when the object, a driver or a device is missing, kUnimplemented when the device is
+/// too old; the sentence says which. fp16 activations and KV, fp16 tensor cores with f32 sums
+/// (docs/kernels.md).
 core::Result<std::unique_ptr<Backend>> open_cuda_backend(const CudaOptions& options);
 
 /// What the shared object exports: a new backend, or null and a message in `error` (`size` bytes).

@@ -26,17 +26,20 @@ core::Result<std::unique_ptr<Backend>> open_cuda_backend(const CudaOptions& opti
   void* library = nullptr;
   std::string reason;
   for (const std::string& path : candidates(options)) {
-    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open: its code outlives every backend
+    library =
+        dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open: its code outlives every backend
     if (library != nullptr) break;
     const char* message = dlerror();
     if (reason.empty() && message != nullptr) reason = message;
   }
   if (library == nullptr) {
-    return core::unavailable("cannot open the CUDA backend (" + reason + "); build the preset `cuda`, or use --device cpu");
+    return core::unavailable("cannot open the CUDA backend (" + reason +
+                             "); build the preset `cuda`, or use --device cpu");
   }
   auto make = reinterpret_cast<MakeCudaBackend>(dlsym(library, kMakeCudaBackendName));
   if (make == nullptr) {
-    return core::unavailable(std::string(kLibrary) + " is of another version of this program; install both together");
+    return core::unavailable(std::string(kLibrary) +
+                             " is of another version of this program; install both together");
   }
   std::array<char, 512> error = {};
   std::unique_ptr<Backend> backend(make(options.device, error.data(), error.size()));

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "tandem/kernels/cuda/error.h"
 
@@ -30,6 +31,19 @@ class DeviceBuffer {
     TANDEM_CUDA(cudaMalloc(&buffer.data_, bytes));
     buffer.size_ = bytes;
     TANDEM_CUDA(cudaMemset(buffer.data_, 0, bytes));
+    // Streams that do not wait for the default one may use the memory at once.
+    TANDEM_CUDA(cudaStreamSynchronize(nullptr));
+    return core::Result<DeviceBuffer>(std::move(buffer));
+  }
+
+  /// A copy of `values` that has arrived.
+  template <typename T>
+  static core::Result<DeviceBuffer> copy_of(const std::vector<T>& values) {
+    TANDEM_ASSIGN(DeviceBuffer buffer, allocate(values.size() * sizeof(T)));
+    if (values.empty()) return core::Result<DeviceBuffer>(std::move(buffer));
+    TANDEM_CUDA(
+        cudaMemcpy(buffer.data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    TANDEM_CUDA(cudaStreamSynchronize(nullptr));
     return core::Result<DeviceBuffer>(std::move(buffer));
   }
 
@@ -37,6 +51,35 @@ class DeviceBuffer {
   T* as() const {
     return static_cast<T*>(data_);
   }
+  std::size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Owned host memory that the device copies from and to without a detour. Movable, not copyable.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  ~PinnedBuffer() { cudaFreeHost(data_); }
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  static core::Result<PinnedBuffer> allocate(std::size_t bytes) {
+    PinnedBuffer buffer;
+    TANDEM_CUDA(cudaHostAlloc(&buffer.data_, bytes, cudaHostAllocDefault));
+    buffer.size_ = bytes;
+    return core::Result<PinnedBuffer>(std::move(buffer));
+  }
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
   std::size_t size() const { return size_; }
 
  private:

@@ -2,7 +2,9 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "tandem/core/status.h"
@@ -11,12 +13,17 @@
 
 namespace tandem::kernels::cuda {
 
-/// One 128-output tile: its bricks, superblock after superblock, two side by side.
-struct TileDesc {
+/// A matrix's 128-output tiles, from `first_tile` of its group on: their bricks, superblock after
+/// superblock, two side by side.
+struct TileRange {
   const std::uint8_t* bricks = nullptr;
+  std::int32_t first_tile = std::numeric_limits<std::int32_t>::max();  ///< no tile is in the range
   BrickKind kind = BrickKind::kF16;
   std::int32_t unit_bytes = 0;  ///< of a tile's superblock: two bricks
 };
+constexpr int kRowBlock =
+    128;  ///< rows of the largest schedule: activations are allocated in whole blocks
+constexpr int kMaxGroup = 3;  ///< matrices of a group
 
 /// Where the partial sums of a tile lie: `count` consecutive slots, in ascending K.
 struct TileParts {
@@ -28,14 +35,14 @@ struct TileParts {
 struct MatrixView {
   const std::uint8_t* bricks = nullptr;
   BrickKind kind = BrickKind::kF16;
-  int rows = 0;         ///< outputs; padded to whole tiles in memory
-  int cols = 0;         ///< K; padded to whole superblocks
+  int rows = 0;  ///< outputs; padded to whole tiles in memory
+  int cols = 0;  ///< K; padded to whole superblocks
   int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   int superblocks() const { return (cols + kBrickCols - 1) / kBrickCols; }
 };
 
-/// Sums of a GEMM before they are added up: [slot][max_rows][128] f32. Output n of a matrix whose first
-/// tile is t0 lies in tile t0 + n / 128.
+/// Sums of a GEMM before they are added up: [slot][max_rows][128] f32. Output n of a matrix whose
+/// first tile is t0 lies in tile t0 + n / 128.
 struct Partials {
   const float* data = nullptr;
   const TileParts* parts = nullptr;  ///< [tiles], device memory
@@ -43,16 +50,50 @@ struct Partials {
   int max_rows = 0;
 };
 
+/// Where a product whose largest outputs alone matter leaves them: keys (order_key) of the
+/// likeliest id that each warp of each CTA saw. Ids in `suppressed` (a mask of V bits, may be null)
+/// and ids >= vocab never win.
+struct LargestOutputs {
+  unsigned long long* keys = nullptr;  ///< [rows rounded up to kRowBlock][keys_per_row()]
+  const std::uint32_t* suppressed = nullptr;
+  int vocab = 0;
+};
+
 #ifdef __CUDACC__
-/// y[row][128 * tile + n], the parts added in ascending K: one order, whoever computed them.
-__device__ inline float sum_parts(const Partials& p, int row, int tile, int n) {
-  const TileParts parts = p.parts[tile];
-  const float* at = p.data + (static_cast<std::size_t>(parts.first_slot) * p.max_rows + row) * kTileRows + n;
-  float sum = at[0];
-  for (int i = 1; i < parts.count; ++i) sum += at[static_cast<std::size_t>(i) * p.max_rows * kTileRows];
-  return sum * p.row_scale[row];
+/// y[row][128 * tile + n .. + 3], n a multiple of 4, the parts added in ascending K: one order,
+/// whoever computed them. `parts` = p.parts[tile], which may be read before the product has ended.
+/// Loads of eight parts are in flight at once.
+__device__ inline float4 sum_parts(const Partials& p, TileParts parts, int row, int n) {
+  const float scale = p.row_scale[row];
+  const std::size_t step = static_cast<std::size_t>(p.max_rows) * (kTileRows / 4);
+  const float4* at = reinterpret_cast<const float4*>(
+      p.data + (static_cast<std::size_t>(parts.first_slot) * p.max_rows + row) * kTileRows + n);
+  float4 sum = {};
+  for (int first = 0; first < parts.count; first += 8) {
+    float4 part[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (first + i < parts.count) part[i] = at[(first + i) * step];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (first + i < parts.count) {
+        sum.x += part[i].x;
+        sum.y += part[i].y;
+        sum.z += part[i].z;
+        sum.w += part[i].w;
+      }
+    }
+  }
+  return {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+}
+__device__ inline float4 sum_parts(const Partials& p, int row, int tile, int n) {
+  return sum_parts(p, p.parts[tile], row, n);
 }
 #endif
+
+/// Readies every schedule for its largest shared memory. Once, before the first product.
+core::Status prepare_gemm();
 
 /// One to three matrices that share their input, multiplied in one launch. The cuts along K are
 /// frozen here, from the shapes and the number of CTAs alone, so that a row's bits never depend on
@@ -64,15 +105,23 @@ class GemmGroup {
                                         bool whole_tiles);
 
   /// partials of x [rows, K] times every matrix; `partials` holds slots() * max_rows * 128 floats.
-  Partials run(const HalfRows& x, int rows, float* partials, int max_rows, cudaStream_t stream) const;
+  Partials run(const HalfRows& x, int rows, float* partials, int max_rows,
+               cudaStream_t stream) const;
+
+  /// The largest outputs of every row instead of all; for groups of one matrix made with
+  /// whole_tiles.
+  void run_largest(const HalfRows& x, int rows, const LargestOutputs& out,
+                   cudaStream_t stream) const;
+  int keys_per_row() const { return 8 * ctas_; }
 
   int slots() const { return slots_; }
   /// First tile of matrix i.
-  int first_tile(int i) const { return first_tile_[static_cast<std::size_t>(i)]; }
+  int first_tile(int i) const { return ranges_[static_cast<std::size_t>(i)].first_tile; }
 
  private:
-  DeviceBuffer tiles_, parts_;
-  std::vector<int> first_tile_;
+  DeviceBuffer parts_;
+  std::array<TileRange, kMaxGroup> ranges_;
+  int num_matrices_ = 0;
   int num_tiles_ = 0, superblocks_ = 0, ctas_ = 0, slots_ = 0, unit_bytes_ = 0;
   bool whole_tiles_ = false;
 };

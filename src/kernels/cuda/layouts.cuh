@@ -1,8 +1,8 @@
 #pragma once
 
-// How weights, activations and KV pages lie in device memory. Everything is stored in the order in which
-// the tensor cores read it (mma.sync m16n8k16, PTX ISA "Matrix fragments"), so that a lane's share of a
-// fragment is one 16-byte load and no swizzle or tensor map is needed.
+// How weights, activations and KV pages lie in device memory. Everything is stored in the order in
+// which the tensor cores read it (mma.sync m16n8k16, PTX ISA "Matrix fragments"), so that a lane's
+// share of a fragment is one 16-byte load and no swizzle or tensor map is needed.
 
 #include <cuda_fp16.h>
 
@@ -25,16 +25,21 @@ constexpr int kTileRows = 2 * kBrickRows;  ///< outputs of a GEMM tile: two bric
 
 __host__ __device__ constexpr int brick_bytes(BrickKind kind) {
   switch (kind) {
-    case BrickKind::kQ4K: return 8192 + 1024 + 256;
-    case BrickKind::kQ6K: return 8192 + 4096 + 1024 + 128;
-    case BrickKind::kQ8: return 16384 + 1024;
-    case BrickKind::kF16: return 32768;
+    case BrickKind::kQ4K:
+      return 8192 + 1024 + 256;
+    case BrickKind::kQ6K:
+      return 8192 + 4096 + 1024 + 128;
+    case BrickKind::kQ8:
+      return 16384 + 1024;
+    case BrickKind::kF16:
+      return 32768;
   }
   return 0;
 }
 
-/// The place of W[row][k] in a brick's m16k16 A fragments: warp row/16; lane, register and half within
-/// the k-step. Register i of a lane holds the pair (row r + 8 (i & 1), k = 2c + 8 (i / 2), k + 1).
+/// The place of W[row][k] in a brick's m16k16 A fragments: warp row/16; lane, register and half
+/// within the k-step. Register i of a lane holds the pair (row r + 8 (i & 1), k = 2c + 8 (i / 2), k
+/// + 1).
 struct FragmentSlot {
   int warp, step, lane, reg, half;
 };
@@ -43,13 +48,11 @@ __host__ __device__ inline FragmentSlot fragment_slot(int row, int k) {
   return {row / 16, k / 16, (r % 8) * 4 + j % 8 / 2, r / 8 + 2 * (j / 8), j % 2};
 }
 
-/// Index of element (row, k) of an activation matrix in B-fragment order:
-/// [k / 256][row / 8][k-step pair][lane][8 halves]; `row_tiles` = allocated rows / 8.
+/// Index of element (row, k) of an activation matrix: core matrices of 8 rows x 8 K, which ldmatrix
+/// and wgmma read, in the order [k / 256][row / 8][k / 8 % 32]; `row_tiles` = allocated rows / 8.
 __host__ __device__ inline std::size_t activation_index(int row, int k, int row_tiles) {
-  const int j = k % 16, step = k % 256 / 16, lane = row % 8 * 4 + j % 8 / 2;
-  const std::size_t pair =
-      (static_cast<std::size_t>(k / 256) * row_tiles + row / 8) * 8 + step / 2;
-  return pair * 256 + lane * 8 + step % 2 * 4 + j / 8 * 2 + j % 2;
+  const std::size_t tile = static_cast<std::size_t>(k / 256) * row_tiles + row / 8;
+  return tile * 2048 + k % 256 / 8 * 64 + row % 8 * 8 + k % 8;
 }
 
 /// Activations as the GEMM reads them: fp16 = value / scale[row], the scale a power of two.
@@ -62,10 +65,12 @@ struct HalfRows {
 
 constexpr int kPageTokens = 64;  ///< also the key block of attention
 
-/// Index of K[key][dim] within the 64 x D block of one page, layer and KV head: the B fragments of Q K^T.
+/// Index of K[key][dim] within the 64 x D block of one page, layer and KV head: the B fragments of
+/// Q K^T.
 __host__ __device__ inline int k_index(int key, int dim, int head_size) {
   const int j = dim % 16, lane = key % 8 * 4 + j % 8 / 2;
-  return (key / 8 * (head_size / 32) + dim / 32) * 256 + lane * 8 + dim / 16 % 2 * 4 + j / 8 * 2 + j % 2;
+  return (key / 8 * (head_size / 32) + dim / 32) * 256 + lane * 8 + dim / 16 % 2 * 4 + j / 8 * 2 +
+         j % 2;
 }
 /// Index of V[key][dim] within such a block: the B fragments of P V.
 __host__ __device__ inline int v_index(int key, int dim) {
@@ -82,7 +87,11 @@ __device__ inline void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ inline half2 as_half2(std::uint32_t v) { return *reinterpret_cast<half2*>(&v); }
-__device__ inline std::uint32_t as_bits(half2 v) { return *reinterpret_cast<std::uint32_t*>(&v); }
+__device__ inline half2 as_half2(std::uint32_t v) {
+  return *reinterpret_cast<half2*>(&v);
+}
+__device__ inline std::uint32_t as_bits(half2 v) {
+  return *reinterpret_cast<std::uint32_t*>(&v);
+}
 
 }  // namespace tandem::kernels::cuda

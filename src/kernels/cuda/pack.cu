@@ -1,5 +1,5 @@
-// File rows to bricks, on the device: each thread writes one element's share with an atomic or (codes) or a
-// plain store (bytes, values). Runs once at load.
+// File rows to bricks, on the device: each thread writes one element's share with an atomic or
+// (codes) or a plain store (bytes, values). Runs once at load.
 
 #include <algorithm>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "tandem/core/half.h"
 #include "tandem/formats/dequantize.h"
 #include "tandem/kernels/cuda/brick_element.cuh"
+#include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/pack.h"
 
 namespace tandem::kernels::cuda {
@@ -44,7 +45,8 @@ __global__ void pack_q4k(PackArguments p) {
   if (k < 8) {
     const std::uint8_t* s = block + 4;
     const int g = k;
-    brick[8192 + 16 * r + g] = static_cast<std::uint8_t>(g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4);
+    brick[8192 + 16 * r + g] =
+        static_cast<std::uint8_t>(g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4);
     brick[8192 + 16 * r + 8 + g] =
         static_cast<std::uint8_t>(g < 4 ? s[g + 4] & 63 : (s[g + 4] >> 4) | (s[g] >> 6) << 4);
   }
@@ -86,25 +88,33 @@ __global__ void pack_f16(PackArguments p) {
       reinterpret_cast<const half*>(p.rows + blockIdx.x * p.row_bytes)[column];
 }
 
-__global__ void gather_kernel(MatrixView table, const std::int32_t* tokens, int first_col, int cols, float scale,
-                              float* out) {
-  const int row = tokens[blockIdx.x];
-  const int bytes = brick_bytes(table.kind), superblocks = (table.cols + kBrickCols - 1) / kBrickCols;
+__global__ void gather_kernel(MatrixView table, const std::int32_t* tokens, int stride, int cols,
+                              float scale, float* out) {
+  after_previous();
+  const int row = tokens[blockIdx.x * stride];
+  const int bytes = brick_bytes(table.kind),
+            superblocks = (table.cols + kBrickCols - 1) / kBrickCols;
   for (int c = threadIdx.x + blockIdx.y * blockDim.x; c < cols; c += blockDim.x * gridDim.y) {
-    const int k = first_col + c;
-    const std::size_t unit = static_cast<std::size_t>(row / kTileRows) * superblocks + k / kBrickCols;
+    const std::size_t unit =
+        static_cast<std::size_t>(row / kTileRows) * superblocks + c / kBrickCols;
     const std::uint8_t* brick = table.bricks + (unit * 2 + row % kTileRows / kBrickRows) * bytes;
     out[static_cast<std::size_t>(blockIdx.x) * cols + c] =
-        brick_value(table.kind, brick, row % kBrickRows, k % kBrickCols) * scale;
+        brick_value(table.kind, brick, row % kBrickRows, c % kBrickCols) * scale;
   }
 }
 
 void launch_pack(const PackArguments& p, core::DType dtype, BrickKind kind) {
   const dim3 grid(static_cast<unsigned>(p.num_rows), static_cast<unsigned>(p.superblocks));
   switch (kind) {
-    case BrickKind::kQ4K: pack_q4k<<<grid, 256>>>(p); break;
-    case BrickKind::kQ6K: pack_q6k<<<grid, 256>>>(p); break;
-    case BrickKind::kF16: pack_f16<<<grid, 256>>>(p); break;
+    case BrickKind::kQ4K:
+      pack_q4k<<<grid, 256>>>(p);
+      break;
+    case BrickKind::kQ6K:
+      pack_q6k<<<grid, 256>>>(p);
+      break;
+    case BrickKind::kF16:
+      pack_f16<<<grid, 256>>>(p);
+      break;
     case BrickKind::kQ8: {
       const ByteSource source = dtype == core::DType::kQ8_0   ? ByteSource::kQ8_0
                                 : dtype == core::DType::kQ5_0 ? ByteSource::kQ5_0
@@ -120,13 +130,17 @@ void launch_pack(const PackArguments& p, core::DType dtype, BrickKind kind) {
 
 BrickKind brick_kind(core::DType dtype) {
   switch (dtype) {
-    case core::DType::kQ4_K: return BrickKind::kQ4K;
-    case core::DType::kQ6_K: return BrickKind::kQ6K;
+    case core::DType::kQ4_K:
+      return BrickKind::kQ4K;
+    case core::DType::kQ6_K:
+      return BrickKind::kQ6K;
     case core::DType::kQ8_0:
     case core::DType::kQ5_0:
     case core::DType::kQ4_0:
-    case core::DType::kIQ4_NL: return BrickKind::kQ8;
-    default: return BrickKind::kF16;
+    case core::DType::kIQ4_NL:
+      return BrickKind::kQ8;
+    default:
+      return BrickKind::kF16;
   }
 }
 
@@ -136,15 +150,19 @@ std::size_t packed_bytes(BrickKind kind, std::int64_t rows, std::int64_t cols) {
 }
 
 core::Result<DeviceBuffer> pack_bricks(const core::TensorView& view, BrickKind kind) {
-  TANDEM_ASSIGN(DeviceBuffer bricks, DeviceBuffer::allocate(packed_bytes(kind, view.rows(), view.cols())));
+  TANDEM_ASSIGN(DeviceBuffer bricks,
+                DeviceBuffer::allocate(packed_bytes(kind, view.rows(), view.cols())));
   const bool convert = kind == BrickKind::kF16 && view.dtype != core::DType::kF16;
   PackArguments p = {};
   p.cols = static_cast<int>(view.cols());
   p.superblocks = (p.cols + kBrickCols - 1) / kBrickCols;
-  p.row_bytes = convert ? 2 * static_cast<std::size_t>(p.cols) : core::row_bytes(view.dtype, view.cols());
+  p.row_bytes =
+      convert ? 2 * static_cast<std::size_t>(p.cols) : core::row_bytes(view.dtype, view.cols());
   p.bricks = bricks.as<std::uint8_t>();
   const std::int64_t chunk =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(kStagingBytes / p.row_bytes) / kTileRows) * kTileRows;
+      std::max<std::int64_t>(1,
+                             static_cast<std::int64_t>(kStagingBytes / p.row_bytes) / kTileRows) *
+      kTileRows;
   TANDEM_ASSIGN(const DeviceBuffer staging,
                 DeviceBuffer::allocate(p.row_bytes * std::min<std::int64_t>(chunk, view.rows())));
   p.rows = staging.as<std::uint8_t>();
@@ -158,12 +176,13 @@ core::Result<DeviceBuffer> pack_bricks(const core::TensorView& view, BrickKind k
       halves.resize(static_cast<std::size_t>(p.num_rows) * values.size());
       for (int r = 0; r < p.num_rows; ++r) {
         formats::dequantize_row(view.dtype, view.row(first + r), view.cols(), values.data());
-        std::transform(values.begin(), values.end(), halves.begin() + static_cast<std::ptrdiff_t>(r) * p.cols,
-                       core::f32_to_f16);
+        std::transform(values.begin(), values.end(),
+                       halves.begin() + static_cast<std::ptrdiff_t>(r) * p.cols, core::f32_to_f16);
       }
       source = halves.data();
     }
-    TANDEM_CUDA(cudaMemcpy(staging.as<void>(), source, p.row_bytes * p.num_rows, cudaMemcpyHostToDevice));
+    TANDEM_CUDA(
+        cudaMemcpy(staging.as<void>(), source, p.row_bytes * p.num_rows, cudaMemcpyHostToDevice));
     launch_pack(p, view.dtype, kind);
     TANDEM_CUDA(cudaGetLastError());
   }
@@ -171,10 +190,10 @@ core::Result<DeviceBuffer> pack_bricks(const core::TensorView& view, BrickKind k
   return core::Result<DeviceBuffer>(std::move(bricks));
 }
 
-void gather_rows(const MatrixView& table, const std::int32_t* tokens, int num_rows, int first_col, int cols,
-                 float scale, float* out, cudaStream_t stream) {
+void gather_rows(const MatrixView& table, const std::int32_t* tokens, int stride, int num_rows,
+                 int cols, float scale, float* out, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(num_rows), static_cast<unsigned>((cols + 1023) / 1024));
-  gather_kernel<<<grid, 256, 0, stream>>>(table, tokens, first_col, cols, scale, out);
+  launch(gather_kernel, grid, 256, 0, stream, table, tokens, stride, cols, scale, out);
 }
 
 }  // namespace tandem::kernels::cuda

@@ -1,7 +1,7 @@
 #pragma once
 
-// Bulk copies into shared memory and the barriers that announce them (PTX ISA, cp.async.bulk and mbarrier;
-// sm_90 and later).
+// Bulk copies into shared memory and the barriers that announce them (PTX ISA, cp.async.bulk and
+// mbarrier; sm_90 and later).
 
 #include <cstdint>
 
@@ -17,7 +17,8 @@ __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ inline void mbarrier_expect(std::uint64_t* bar, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_address(bar)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_address(bar)),
+               "r"(bytes)
                : "memory");
 }
 __device__ inline void mbarrier_arrive(std::uint64_t* bar) {
@@ -33,8 +34,8 @@ __device__ inline void mbarrier_wait(std::uint64_t* bar, int parity) {
 /// Source and destination 16-byte aligned, bytes a multiple of 16.
 __device__ inline void bulk_copy(void* dst, const void* src, int bytes, std::uint64_t* bar) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          smem_address(dst)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(smem_address(dst)),
       "l"(src), "r"(bytes), "r"(smem_address(bar))
       : "memory");
 }

@@ -6,24 +6,60 @@
 
 namespace tandem::kernels::cuda {
 
+/// Over the block, in one fixed order; T{} is neutral. `scratch`: [32] of shared memory, whose last
+/// readers may still be at work.
 template <typename T, typename Op>
-__device__ T block_reduce(T value, T* scratch, Op op) {  // scratch: [32] of shared memory
+__device__ T block_reduce(T value, T* scratch, Op op) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
   }
-  const int warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
   __syncthreads();
-  if (threadIdx.x % 32 == 0) scratch[warp] = value;
+  if (lane == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
-  T total = scratch[0];
-  for (int i = 1; i < warps; ++i) total = op(total, scratch[i]);
-  return total;
+  value = lane < warps ? scratch[lane] : T{};
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
 }
 __device__ inline float block_sum(float value, float* scratch) {
   return block_reduce(value, scratch, [](float a, float b) { return a + b; });
 }
+struct SumAndLargest {
+  float sum, largest;
+};
+/// Both at once; the values behind `largest` are not negative. `scratch`: [32].
+__device__ inline SumAndLargest block_sum_and_largest(SumAndLargest v, SumAndLargest* scratch) {
+  const auto over_warp = [&v] {
+    for (int offset = 16; offset > 0; offset /= 2) {
+      v.sum += __shfl_xor_sync(0xffffffffu, v.sum, offset);
+      v.largest = fmaxf(v.largest, __shfl_xor_sync(0xffffffffu, v.largest, offset));
+    }
+  };
+  over_warp();
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  if (lane == 0) scratch[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = lane < warps ? scratch[lane] : SumAndLargest{};
+  over_warp();
+  return v;
+}
+
+/// Of values that are not negative.
 __device__ inline float block_max(float value, float* scratch) {
   return block_reduce(value, scratch, [](float a, float b) { return fmaxf(a, b); });
+}
+
+/// Larger for larger values and, among equal ones, for lower ids.
+__device__ inline unsigned long long order_key(float value, int id) {
+  const std::uint32_t bits = __float_as_uint(value);
+  const std::uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return static_cast<unsigned long long>(ordered) << 32 |
+         (0xffffffffu - static_cast<std::uint32_t>(id));
+}
+__device__ inline int id_of_key(unsigned long long key) {
+  return static_cast<int>(0xffffffffu - static_cast<std::uint32_t>(key));
 }
 
 /// The power of two that brings a row whose largest magnitude is `largest` to at most 2^14.

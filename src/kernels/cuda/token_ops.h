@@ -4,33 +4,60 @@
 
 #include "tandem/kernels/cuda/gemm.h"
 #include "tandem/kernels/cuda/step_state.h"
+#include "tandem/kernels/step.h"
+#include "tandem/kernels/synthetic_acceptance.h"
 
 namespace tandem::kernels::cuda {
 
-/// table[r][i] = (cos, sin) of position[r] * frequencies[i].
-void rope_table(const DeviceRow* rows, int num_rows, const float* frequencies, int pairs, float2* table,
+/// (cos, sin) of position * frequency i of each row and kind of attention.
+struct RopeTables {
+  const float* frequencies[kNumAttentionKinds] = {};
+  float2* table[kNumAttentionKinds] = {};  ///< [rows, pairs]
+  int pairs[kNumAttentionKinds] = {};
+};
+
+/// Begins a step: the rows' RoPE tables, and no row is broken yet.
+void begin_rows(const DeviceRow* rows, int num_rows, const RopeTables& rope, std::int32_t* broken,
                 cudaStream_t stream);
 
-/// out[i][V] = softcapped logits of row i, ids in `suppressed` (a mask of V bits, may be null) at -inf.
-void finish_logits(const Partials& p, int num_rows, int vocab, float softcap, const std::uint32_t* suppressed,
-                   float* out, cudaStream_t stream);
+/// out[i][V] = softcapped logits of row i, ids in `suppressed` (a mask of V bits, may be null) at
+/// -inf.
+void finish_logits(const Partials& p, int num_rows, int vocab, float softcap,
+                   const std::uint32_t* suppressed, float* out, cudaStream_t stream);
 
-/// tokens[i] = argmax of logits[i], the lowest id on ties.
-void argmax_rows(const float* logits, int num_rows, int vocab, TokenId* tokens, cudaStream_t stream);
+/// tokens[i] = the id of the largest of row i's keys (GemmGroup::run_largest).
+void largest_tokens(const unsigned long long* keys, int keys_per_row, int num_rows, int vocab,
+                    TokenId* tokens, cudaStream_t stream);
 
-/// The likeliest tokens of a row, unordered: all whose logit reaches a value that at least `top_k` logits
-/// reach. count > kMaxCandidates: there were more, the list is not complete.
+/// The likeliest tokens of a row, unordered: all whose logit reaches a value that at least `top_k`
+/// logits reach. count > kMaxCandidates: there were more, the list is not complete.
 constexpr int kMaxCandidates = 1024;
 struct Candidates {
   std::int32_t count;
   TokenId ids[kMaxCandidates];
   float logits[kMaxCandidates];
 };
-void top_candidates(const float* logits, const std::int32_t* top_k, int num_rows, int vocab, Candidates* out,
-                    cudaStream_t stream);
+void top_candidates(const float* logits, const std::int32_t* top_k, int num_rows, int vocab,
+                    Candidates* out, cudaStream_t stream);
 
-/// to[slots[i]] = from[rows[i]], rows of `cols` floats.
-void copy_rows(const float* from, const std::int32_t* rows, float* to, const std::int32_t* slots, int num_rows,
-               int cols, cudaStream_t stream);
+/// What follows from the chosen tokens.
+struct AcceptArguments {
+  const StepCounts* counts = nullptr;
+  const SampledSpan* spans = nullptr;
+  const DeviceRow* rows = nullptr;  ///< of the step
+  const TokenId* chosen = nullptr;  ///< [kept rows]
+  const float* h = nullptr;         ///< [kept rows, cols]
+  int cols = 0;
+  float* hidden = nullptr;  ///< [slots, cols]
+  DeviceRow* draft_rows = nullptr;
+  RopeTables draft_rope;
+  DeviceRow padding = {};  ///< what draft rows beyond the step's number become
+  SyntheticAcceptance acceptance;
+};
+
+/// For every sampled span: accepts drafts while they equal the chosen token, as HostStep::accept()
+/// does, copies the h row that predicted the next token to the slot, and lays out the span's draft
+/// row. `blocks`: at least the spans and the draft rows, padding included.
+void accept(const AcceptArguments& a, int blocks, cudaStream_t stream);
 
 }  // namespace tandem::kernels::cuda

@@ -1,0 +1,229 @@
+// A step of the CUDA backend from its plan to its results.
+
+#include <algorithm>
+#include <utility>
+
+#include "tandem/kernels/cuda/backend_impl.h"
+
+namespace tandem::kernels::cuda {
+namespace {
+
+/// The next size that steps are recorded for: close for few rows, where each costs, and coarse for
+/// many.
+int rounded(int n) {
+  if (n <= 2) return n;
+  const int unit = n <= 4 ? 4 : n <= 32 ? 8 : n <= 128 ? 16 : 32;
+  return (n + unit - 1) / unit * unit;
+}
+int power_of_two(int n) {
+  int p = 4;
+  while (p < n) p *= 2;
+  return p;
+}
+
+bool needs_host(const HostStep::SampledRow& row) {
+  return row.rule != nullptr || row.sampling->temperature > 0;
+}
+
+}  // namespace
+
+StepSizes CudaBackend::sizes_of(const StepPlan& plan, const StepShape& shape) const {
+  StepSizes s;
+  s.rows = shape.rows;
+  s.spans = static_cast<int>(plan.spans.size());
+  s.draft_rows = shape.draft_rows;
+  s.draft_steps = shape.draft_steps;
+  s.is_filled_up = geometry_.steps_repeat;
+  Position end = 1;
+  for (const RowInfo& row : host_.rows(RowSet::kStep)) end = std::max(end, row.visible_end);
+  s.blocks = (end + kPageTokens - 1) / kPageTokens;
+  for (const Span& span : plan.spans) {
+    if (!span.is_decode()) s.is_filled_up = false;
+    if (span.is_decode() || span.keep == Keep::kLast) ++s.sampled;
+    s.span_rows = std::max(s.span_rows, 1 + span.num_drafts);
+  }
+  if (!s.is_filled_up) return s;
+  s.rows = std::min(rounded(s.rows), geometry_.max_kept_rows);
+  s.spans = std::min(rounded(s.spans), geometry_.max_sequences);
+  s.draft_rows = std::min(rounded(s.draft_rows), geometry_.max_sequences);
+  s.sampled = s.spans;
+  s.blocks = power_of_two(s.blocks);
+  return s;
+}
+
+int CudaBackend::count(const Rows& x) const {
+  if (!sizes_.is_filled_up) return x.rows;
+  return x.set == RowSet::kStep ? sizes_.rows : sizes_.draft_rows;
+}
+
+Backend::StepShape CudaBackend::begin_step(const StepPlan& plan) {
+  const StepShape shape = host_.begin(plan);
+  pending_ = {};
+  draft_steps_ = 0;
+  is_verified_ = false;
+  sizes_ = sizes_of(plan, shape);
+  check(reserve_attention(sizes_.blocks));
+  const auto moved = block_.fill(plan, host_, sizes_);
+  check(moved.status());
+  if (moved.ok() && *moved) graphs_.clear();
+  check(block_.send(stream_));
+  begin_part(GraphPart::kTarget);
+  if (!is_replay()) {
+    begin_rows(block_.rows(), sizes_.rows, rope_[0], broken(RowSet::kStep), stream_);
+    check_launch();
+  }
+  return shape;
+}
+
+void CudaBackend::begin_part(GraphPart part) {
+  const bool is_target = part == GraphPart::kTarget;
+  const GraphCache::Key key = {static_cast<int>(part),
+                               sizes_.spans,
+                               sizes_.blocks,
+                               is_target ? sizes_.rows : sizes_.draft_rows,
+                               is_target ? sizes_.span_rows : sizes_.draft_steps,
+                               0};
+  check(graphs_.begin(part, key, sizes_.is_filled_up && failure_.ok(), stream_));
+}
+
+void CudaBackend::end_part() {
+  check(graphs_.end(stream_));
+}
+
+void CudaBackend::verify(const Head& head, Rows h) {
+  const bool samples = !host_.sampled_rows().empty();
+  const bool is_eager = graphs_.is_eager();
+  if (samples && !is_replay()) {
+    // A row's scale is positive: the largest sum is the largest logit, before and after the
+    // softcap.
+    largest(head, next_input(HalfUse::kHead, h, nullptr), count(h), results_at(results_.chosen));
+  }
+  end_part();
+  if (!samples) return;
+  if (is_eager) graphs_.set_warm(GraphPart::kTarget);
+  is_verified_ = true;
+  sample_rows(head, h.cols);
+  accept_tokens(h);
+  if (sizes_.draft_steps > 0) begin_part(GraphPart::kDraft);
+}
+
+void CudaBackend::accept_tokens(Rows h) {
+  AcceptArguments a;
+  a.counts = block_.counts();
+  a.spans = block_.sampled();
+  a.rows = block_.rows();
+  a.chosen = results_at(results_.chosen);
+  a.h = h.data;
+  a.cols = h.cols;
+  a.hidden = hidden_.as<float>();
+  a.draft_rows = draft_rows_.as<DeviceRow>();
+  a.draft_rope = rope_[1];
+  a.padding = block_.padding_row();
+  a.padding.visible_end = 0;
+  a.acceptance = geometry_.acceptance;
+  accept(a, std::max(sizes_.sampled, sizes_.draft_rows), stream_);
+  check_launch();
+}
+
+/// Chooses the tokens of rows with a temperature or a rule on the host, from their logits.
+void CudaBackend::sample_rows(const Head& head, int cols) {
+  const auto sampled = host_.sampled_rows();
+  if (std::none_of(sampled.begin(), sampled.end(), needs_host)) return;
+  const std::size_t bytes = static_cast<std::size_t>(host_.kept_rows()) * sizeof(TokenId);
+  check(cudaMemcpyAsync(results_.chosen, results_at(results_.chosen), bytes, cudaMemcpyDeviceToHost,
+                        stream_));
+  const HalfRows input = half_rows(HalfUse::kHead, cols);
+  for (auto next = std::find_if(sampled.begin(), sampled.end(), needs_host);
+       next != sampled.end();) {
+    const int first = next->row / 8 * 8, n = std::min(kLogitRows, host_.kept_rows() - first);
+    const auto end =
+        std::find_if(next, sampled.end(), [&](const auto& row) { return row.row >= first + n; });
+    HalfRows part = input;
+    part.data += static_cast<std::ptrdiff_t>(first) * kBrickCols;
+    part.scale += first;
+    compute_logits(head, part, n);
+    choose({next, end}, first, n);
+    next = std::find_if(end, sampled.end(), needs_host);
+  }
+  check(cudaMemcpyAsync(results_at(results_.chosen), results_.chosen, bytes, cudaMemcpyHostToDevice,
+                        stream_));
+}
+
+void CudaBackend::choose(std::span<const HostStep::SampledRow> sampled, int first, int n) {
+  const auto vocab = static_cast<std::size_t>(geometry_.vocab);
+  host_top_k_.assign(static_cast<std::size_t>(n), 1);
+  for (const HostStep::SampledRow& row : sampled) {
+    host_top_k_[static_cast<std::size_t>(row.row - first)] = std::max(row.sampling->top_k, 1);
+  }
+  check(cudaMemcpyAsync(top_k_.as<void>(), host_top_k_.data(),
+                        host_top_k_.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice,
+                        stream_));
+  top_candidates(logits_.as<float>(), top_k_.as<std::int32_t>(), n, geometry_.vocab,
+                 candidates_.as<Candidates>(), stream_);
+  check(cudaMemcpyAsync(host_candidates_.data(), candidates_.as<void>(),
+                        static_cast<std::size_t>(n) * sizeof(Candidates), cudaMemcpyDeviceToHost,
+                        stream_));
+  check_launch();
+  check(cudaStreamSynchronize(stream_));
+  for (const HostStep::SampledRow& row : sampled) {
+    if (!needs_host(row)) continue;
+    const auto i = static_cast<std::size_t>(row.row - first);
+    const Candidates& c = host_candidates_[i];
+    TokenId& chosen = results_.chosen[row.row];
+    if (row.rule == nullptr && row.sampling->top_k > 0 && c.count <= kMaxCandidates) {
+      chosen = sample_candidates(c, *row.sampling, row.position);
+      continue;
+    }
+    host_logits_.resize(vocab);
+    check(cudaMemcpyAsync(host_logits_.data(), logits_.as<float>() + i * vocab,
+                          vocab * sizeof(float), cudaMemcpyDeviceToHost, stream_));
+    check(cudaStreamSynchronize(stream_));
+    const auto index = static_cast<std::size_t>(&row - host_.sampled_rows().data());
+    chosen = row.rule == nullptr ? sample(host_logits_, *row.sampling, row.position, sampling_)
+                                 : sample(host_logits_, *row.sampling, *row.rule, row.position,
+                                          sampling_, host_.logprobs(index));
+  }
+}
+
+TokenId CudaBackend::sample_candidates(const Candidates& c, const SamplingParams& params,
+                                       Position position) {
+  // In the order of ids, so that ties break as they do over the whole vocabulary.
+  candidate_order_.resize(static_cast<std::size_t>(c.count));
+  for (std::size_t i = 0; i < candidate_order_.size(); ++i)
+    candidate_order_[i] = {c.ids[i], c.logits[i]};
+  std::sort(candidate_order_.begin(), candidate_order_.end());
+  host_logits_.clear();
+  for (const auto& [id, logit] : candidate_order_) host_logits_.push_back(logit);
+  return candidate_order_[static_cast<std::size_t>(
+                              sample(host_logits_, params, position, sampling_))]
+      .first;
+}
+
+core::Result<StepResult> CudaBackend::end_step() {
+  const bool is_eager = graphs_.is_eager();
+  end_part();
+  if (draft_steps_ > 0 && is_eager) graphs_.set_warm(GraphPart::kDraft);
+  check(cudaMemcpyAsync(pinned_results_.data(), device_results_.as<void>(), pinned_results_.size(),
+                        cudaMemcpyDeviceToHost, stream_));
+  check(cudaStreamSynchronize(stream_));
+  retired_.clear();
+  if (!failure_.ok()) return std::exchange(failure_, {});
+  for (int r = 0; r < host_.num_rows(); ++r) {
+    if (results_.broken[r] != 0) host_.set_broken(r);
+  }
+  if (is_verified_) {
+    chosen_.clear();
+    for (const HostStep::SampledRow& row : host_.sampled_rows())
+      chosen_.push_back(results_.chosen[row.row]);
+    host_.accept(chosen_, {});
+  }
+  for (int i = 0; i < draft_steps_; ++i) {
+    for (int r = 0; r < host_.draft_rows(i); ++r) {
+      host_.set_draft(
+          i, r, results_.drafts[static_cast<std::ptrdiff_t>(i) * geometry_.max_sequences + r]);
+    }
+  }
+  return host_.take_result();
+}
+
+}  // namespace tandem::kernels::cuda

@@ -1,0 +1,48 @@
+#include "tandem/kernels/cuda/graph_cache.h"
+
+#include <cstddef>
+
+namespace tandem::kernels::cuda {
+namespace {
+
+// Far more than a server meets; a bound on memory, not a working set.
+constexpr std::size_t kMaxGraphs = 256;
+
+}  // namespace
+
+cudaError_t GraphCache::begin(GraphPart part, const Key& key, bool may_record,
+                              cudaStream_t stream) {
+  mode_ = Mode::kEager;
+  if (!may_record || !is_warm(part)) return cudaSuccess;
+  key_ = key;
+  if (graphs_.count(key) > 0) {
+    mode_ = Mode::kReplay;
+    return cudaSuccess;
+  }
+  if (graphs_.size() >= kMaxGraphs) clear();
+  mode_ = Mode::kRecord;
+  return cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+}
+
+cudaError_t GraphCache::end(cudaStream_t stream) {
+  const Mode mode = mode_;
+  mode_ = Mode::kEager;
+  if (mode == Mode::kEager) return cudaSuccess;
+  if (mode == Mode::kReplay) return cudaGraphLaunch(graphs_.at(key_), stream);
+  cudaGraph_t graph = nullptr;
+  cudaError_t error = cudaStreamEndCapture(stream, &graph);
+  if (error != cudaSuccess) return error;
+  cudaGraphExec_t executable = nullptr;
+  error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  if (error != cudaSuccess) return error;
+  graphs_.emplace(key_, executable);
+  return cudaGraphLaunch(executable, stream);
+}
+
+void GraphCache::clear() {
+  for (const auto& [key, executable] : graphs_) cudaGraphExecDestroy(executable);
+  graphs_.clear();
+}
+
+}  // namespace tandem::kernels::cuda
