@@ -291,23 +291,23 @@ ExprId JsonParts::number() {
 /// above the whole blocks of ten between is cut off.
 ExprId JsonParts::natural_of_size(std::uint64_t min, std::uint64_t max, int size) {
   std::vector<ExprId> parts;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> todo = {{min, max}};
-  while (!todo.empty()) {
-    const auto [low, high] = todo.back();
-    todo.pop_back();
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> pending = {{min, max}};
+  while (!pending.empty()) {
+    const auto [low, high] = pending.back();
+    pending.pop_back();
     bool is_cut = false;
     for (int i = 1; i < size && !is_cut; ++i) {
       const std::uint64_t block = power_of_ten(i);
       if (low / block == high / block) continue;
       if (low % block != 0) {
         const std::uint64_t next = (low / block + 1) * block;
-        todo.push_back({next, high});
-        todo.push_back({low, next - 1});
+        pending.push_back({next, high});
+        pending.push_back({low, next - 1});
         is_cut = true;
       } else if (high % block != block - 1) {
         const std::uint64_t last = high / block * block;
-        todo.push_back({last, high});
-        todo.push_back({low, last - 1});
+        pending.push_back({last, high});
+        pending.push_back({low, last - 1});
         is_cut = true;
       }
     }

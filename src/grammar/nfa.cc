@@ -37,21 +37,21 @@ std::array<std::uint8_t, 4> encode(char32_t c, std::size_t size) {
 /// Cuts a range of characters of one encoded length into byte sequences: where the two ends differ
 /// in a byte before the last, the part below and above the whole blocks between are cut off.
 void add_sequences(CodePoints range, std::size_t size, std::vector<ByteSequence>& out) {
-  std::vector<CodePoints> todo = {range};
-  while (!todo.empty()) {
-    const CodePoints r = todo.back();
-    todo.pop_back();
+  std::vector<CodePoints> pending = {range};
+  while (!pending.empty()) {
+    const CodePoints r = pending.back();
+    pending.pop_back();
     bool is_cut = false;
     for (std::size_t i = 1; i < size && !is_cut; ++i) {
       const char32_t low = (char32_t{1} << (6 * i)) - 1;  // of the last i bytes
       if ((r.first & ~low) == (r.last & ~low)) continue;
       if ((r.first & low) != 0) {
-        todo.push_back({(r.first | low) + 1, r.last});
-        todo.push_back({r.first, r.first | low});
+        pending.push_back({(r.first | low) + 1, r.last});
+        pending.push_back({r.first, r.first | low});
         is_cut = true;
       } else if ((r.last & low) != low) {
-        todo.push_back({r.last & ~low, r.last});
-        todo.push_back({r.first, (r.last & ~low) - 1});
+        pending.push_back({r.last & ~low, r.last});
+        pending.push_back({r.first, (r.last & ~low) - 1});
         is_cut = true;
       }
     }
