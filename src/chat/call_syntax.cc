@@ -1,9 +1,8 @@
 #include "tandem/chat/call_syntax.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "tandem/core/json_escape.h"
 #include "tandem/tokenizer/utf8.h"
 
 namespace tandem::chat {
@@ -42,40 +41,10 @@ bool is_json_number(std::string_view text) {
   return i == text.size();
 }
 
-/// Appends `text` as a JSON string: only what must be escaped is.
+/// Appends `text` as a JSON string.
 void append_json_string(std::string_view text, std::string& out) {
   out += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
+  core::append_json_escaped(text, out);
   out += '"';
 }
 

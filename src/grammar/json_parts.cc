@@ -1,12 +1,11 @@
 #include "tandem/grammar/json_parts.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
 
+#include "tandem/core/json_escape.h"
 #include "tandem/grammar/char_reader.h"
 
 namespace tandem::grammar {
@@ -61,47 +60,13 @@ int num_digits(std::uint64_t value) {
 
 }  // namespace
 
-void append_escaped(std::string_view text, std::string& out) {
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<int>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
-}
-
 ExprId write_in_json_string(RuleSet& rules, const Set& set) {
   std::vector<ExprId> parts = {rules.chars(intersection(set, kPlain))};
   const auto add_escape = [&](char32_t c) {
     if (!holds(set, c)) return;
     const char byte = static_cast<char>(c);
     std::string escaped;
-    append_escaped({&byte, 1}, escaped);
+    core::append_json_escaped({&byte, 1}, escaped);
     parts.push_back(rules.literal(escaped));
   };
   for (char32_t c = 0; c < 0x20; ++c) add_escape(c);
@@ -191,7 +156,7 @@ ExprId JsonParts::string_of(std::string_view text) {
   if (quote_) {
     spelled = text;
   } else {
-    append_escaped(text, spelled);
+    core::append_json_escaped(text, spelled);
   }
   return quoted(rules_->literal(spelled));
 }

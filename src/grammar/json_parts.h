@@ -94,7 +94,4 @@ class JsonParts {
 /// A CharWriter: characters as they are spelled in a JSON string, escaped only where they must be.
 ExprId write_in_json_string(RuleSet& rules, const std::vector<CodePoints>& set);
 
-/// Appends a string's characters as JSON spells them, without the quotes.
-void append_escaped(std::string_view text, std::string& out);
-
 }  // namespace tandem::grammar

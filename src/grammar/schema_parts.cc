@@ -9,6 +9,8 @@
 #include <iterator>
 #include <utility>
 
+#include "tandem/core/json_escape.h"
+
 namespace tandem::grammar {
 namespace {
 
@@ -219,7 +221,7 @@ void append_json(const json::value& value, std::string& out) {
   switch (value.kind()) {
     case json::kind::string:
       out += '"';
-      append_escaped(view(value.get_string()), out);
+      core::append_json_escaped(view(value.get_string()), out);
       out += '"';
       return;
     case json::kind::array: {
@@ -236,7 +238,7 @@ void append_json(const json::value& value, std::string& out) {
       for (const auto& member : value.get_object()) {
         out += std::exchange(separator, ",");
         out += '"';
-        append_escaped(std::string_view(member.key().data(), member.key().size()), out);
+        core::append_json_escaped(std::string_view(member.key().data(), member.key().size()), out);
         out += "\":";
         append_json(member.value(), out);
       }

@@ -79,6 +79,22 @@ void append_usage(std::string& out, const AnswerUsage& usage) {
                  usage.drafted_tokens - usage.accepted_tokens, usage.drafted_tokens);
 }
 
+void append_chunk_end(std::string& out, const AnswerHead& head, std::string_view finish_reason,
+                      const AnswerUsage& usage) {
+  if (finish_reason.empty()) {
+    out += R"(,"finish_reason":null}])";
+  } else {
+    out.append(R"(,"finish_reason":")").append(finish_reason).append(R"("}])");
+  }
+  if (head.continuous_usage) {
+    out += ',';
+    append_usage(out, usage);
+  } else if (head.include_usage) {
+    out += R"(,"usage":null)";
+  }
+  out += '}';
+}
+
 void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
                           const tokenizer::Tokenizer& tokenizer) {
   if (logprobs.empty()) {

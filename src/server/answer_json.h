@@ -16,6 +16,10 @@ void append_head(std::string& out, const AnswerHead& head, std::string_view obje
 /// "usage":{..} of chats and texts.
 void append_usage(std::string& out, const AnswerUsage& usage);
 
+/// ,"finish_reason":..}] and the usage of a chunk of a stream, with the chunk's closing brace.
+void append_chunk_end(std::string& out, const AnswerHead& head, std::string_view finish_reason,
+                      const AnswerUsage& usage);
+
 /// {"content":[{"token","logprob","bytes","top_logprobs"}..],"refusal":null}, or null for none.
 void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
                           const tokenizer::Tokenizer& tokenizer);

@@ -92,18 +92,8 @@ class ChatStream final : public AnswerWriter {
               std::string_view finish_reason, const AnswerUsage& usage) const {
     out += R"(},"logprobs":)";
     append_chat_logprobs(out, logprobs, *head_.tokenizer);
-    if (finish_reason.empty()) {
-      out += R"(,"finish_reason":null}])";
-    } else {
-      out.append(R"(,"finish_reason":")").append(finish_reason).append(R"("}])");
-    }
-    if (head_.continuous_usage) {
-      out += ',';
-      append_usage(out, usage);
-    } else if (head_.include_usage) {
-      out += R"(,"usage":null)";
-    }
-    out.append("}").append(kEnd);
+    append_chunk_end(out, head_, finish_reason, usage);
+    out += kEnd;
   }
 
   const AnswerHead head_;

@@ -48,18 +48,8 @@ class CompletionStream final : public AnswerWriter {
     out += R"(,"logprobs":)";
     append_text_logprobs(out, delta.logprobs, *head_.tokenizer,
                          offsets_[static_cast<std::size_t>(choice)]);
-    if (finish_reason.empty()) {
-      out += R"(,"finish_reason":null}])";
-    } else {
-      out.append(R"(,"finish_reason":")").append(finish_reason).append(R"("}])");
-    }
-    if (head_.continuous_usage) {
-      out += ',';
-      append_usage(out, usage);
-    } else if (head_.include_usage) {
-      out += R"(,"usage":null)";
-    }
-    out.append("}").append(kEnd);
+    append_chunk_end(out, head_, finish_reason, usage);
+    out += kEnd;
   }
 
   const AnswerHead head_;
