@@ -48,9 +48,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // Well-formed text only: that is what a decoder hands to the parser.
   std::string text;
   for (const char c : tokenizer::sanitize_utf8(input)) text += c == '\x01' ? chat::kQuoteMark : c;
-  if (const auto call = chat::parse_call(text)) {
+  chat::CallReader call;
+  std::string json;
+  call.push(text, json);
+  chat::CallReader pieces;
+  std::string json_of_pieces;
+  for (const char& c : text) pieces.push({&c, 1}, json_of_pieces);
+  require(call.is_whole() == pieces.is_whole() && call.name() == pieces.name());
+  require(json == json_of_pieces);
+  if (call.is_whole()) {
     // The spelling of a number is kept even where the exponent is beyond what can be read.
-    const auto arguments = chat::parse_json(call->arguments);
+    const auto arguments = chat::parse_json(json);
     require(arguments.ok() || arguments.status().message().find("exponent") != std::string::npos);
   }
   return 0;

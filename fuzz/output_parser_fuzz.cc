@@ -54,9 +54,7 @@ chat::OutputDelta parse(const tokenizer::Tokenizer& tokenizer, std::span<const T
   chat::OutputParser parser(tokenizer);
   chat::OutputDelta whole;
   const auto add = [&whole](chat::OutputDelta delta) {
-    whole.reasoning += delta.reasoning;
-    whole.content += delta.content;
-    for (auto& call : delta.calls) whole.calls.push_back(std::move(call));
+    for (chat::OutputPart& part : delta.parts) whole.add(std::move(part));
   };
   while (!ids.empty()) {
     const std::size_t count = std::min(group, ids.size());
@@ -64,7 +62,9 @@ chat::OutputDelta parse(const tokenizer::Tokenizer& tokenizer, std::span<const T
     ids = ids.subspan(count);
   }
   add(parser.finish());
-  require(parser.has_calls() == !whole.calls.empty());
+  chat::OutputMessage message;
+  message.add(whole);
+  require(parser.has_calls() == !message.calls.empty());
   return whole;
 }
 
@@ -80,19 +80,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const chat::OutputDelta single = parse(*tokenizer, ids, 1);
   for (const std::size_t group : {2U, 3U, 1000U}) {
-    const chat::OutputDelta other = parse(*tokenizer, ids, group);
-    require(other.reasoning == single.reasoning && other.content == single.content);
-    require(other.calls.size() == single.calls.size());
-    for (std::size_t i = 0; i < other.calls.size(); ++i) {
-      require(other.calls[i].name == single.calls[i].name);
-      require(other.calls[i].arguments == single.calls[i].arguments);
-    }
+    require(parse(*tokenizer, ids, group).parts == single.parts);
   }
-  for (const chat::ParsedCall& call : single.calls) {
+  chat::OutputMessage message;
+  message.add(single);
+  for (const chat::ParsedCall& call : message.calls) {
     require(chat::parse_json(call.arguments).ok());
   }
-  for (const std::string* text : {&single.reasoning, &single.content}) {
-    require(tokenizer::sanitize_utf8(*text) == *text);  // no character is cut
+  for (const chat::OutputPart& part : single.parts) {
+    require(tokenizer::sanitize_utf8(part.text) == part.text);  // no character is cut
   }
   return 0;
 }

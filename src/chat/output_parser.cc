@@ -4,6 +4,42 @@
 
 namespace tandem::chat {
 
+void OutputDelta::add(OutputPart part) {
+  if (part.text.empty() && part.name.empty() && part.call == OutputPart::Call::kOpen) return;
+  const bool continues = !parts.empty() && parts.back().kind == part.kind && part.name.empty() &&
+                         parts.back().call == OutputPart::Call::kOpen;
+  if (!continues) return parts.push_back(std::move(part));
+  parts.back().text += part.text;
+  parts.back().call = part.call;
+}
+
+void OutputDelta::add(OutputPart::Kind kind, std::string_view text) {
+  if (!text.empty()) add({kind, std::string(text), {}});
+}
+
+void OutputMessage::add(OutputDelta delta) {
+  for (OutputPart& part : delta.parts) {
+    switch (part.kind) {
+      case OutputPart::Kind::kReasoning:
+        reasoning += part.text;
+        break;
+      case OutputPart::Kind::kContent:
+        content += part.text;
+        break;
+      case OutputPart::Kind::kCall:
+        if (!part.name.empty()) calls.push_back({std::move(part.name), {}});
+        calls.back().arguments += part.text;
+        if (part.call == OutputPart::Call::kBroken) calls.pop_back();
+        break;
+    }
+  }
+}
+
+namespace {
+constexpr auto kContent = OutputPart::Kind::kContent;
+constexpr auto kReasoning = OutputPart::Kind::kReasoning;
+}  // namespace
+
 OutputParser::OutputParser(const tokenizer::Tokenizer& tokenizer)
     : tokenizer_(&tokenizer),
       decoder_(tokenizer),
@@ -35,7 +71,7 @@ OutputDelta OutputParser::finish() {
   push_text(decoder_.flush(), delta);
   if (state_ == State::kCall) end_call("", delta);
   if (state_ == State::kThought) end_thought(delta);
-  if (!has_calls_) delta.content += std::exchange(held_, {});
+  if (!has_calls_) delta.add(kContent, std::exchange(held_, {}));
   return delta;
 }
 
@@ -49,7 +85,7 @@ void OutputParser::push_text(std::string_view text, OutputDelta& delta) {
       push_thought(text, delta);
       break;
     case State::kCall:
-      call_ += text;
+      push_call(text, delta);
       break;
   }
 }
@@ -59,7 +95,7 @@ void OutputParser::push_special(TokenId id, OutputDelta& delta) {
   if (id == call_open_) {
     if (state_ == State::kThought) end_thought(delta);
     state_ = State::kCall;
-    call_.clear();
+    reader_ = {};
     in_string_ = false;
   } else if (id == channel_open_) {
     if (state_ == State::kThought) end_thought(delta);
@@ -77,12 +113,12 @@ void OutputParser::push_special(TokenId id, OutputDelta& delta) {
 /// False when the token ended the call and is still to be handled.
 bool OutputParser::push_special_in_call(TokenId id, OutputDelta& delta) {
   if (id == quote_) {
-    call_ += kQuoteMark;
+    push_call({&kQuoteMark, 1}, delta);
     in_string_ = !in_string_;
     return true;
   }
   if (in_string_ || (id != call_close_ && id != call_open_ && id != channel_open_)) {
-    call_ += tokenizer_->piece(id);
+    push_call(tokenizer_->piece(id), delta);
     return true;
   }
   const bool is_closer = id == call_close_;
@@ -97,9 +133,9 @@ void OutputParser::push_content(std::string_view text, OutputDelta& delta) {
       return;
     }
     has_content_ = true;
-    delta.content += std::exchange(held_, {});
+    delta.add(kContent, std::exchange(held_, {}));
   }
-  delta.content += text;
+  delta.add(kContent, text);
 }
 
 void OutputParser::push_thought(std::string_view text, OutputDelta& delta) {
@@ -122,12 +158,12 @@ void OutputParser::push_thought_body(std::string_view text, OutputDelta& delta) 
     return;
   }
   if (!thought_begun_) {
-    if (has_reasoning_) delta.reasoning += '\n';
-    delta.reasoning += strip_ascii(text);
+    if (has_reasoning_) delta.add(kReasoning, "\n");
+    delta.add(kReasoning, strip_ascii(text));
     thought_begun_ = has_reasoning_ = true;
   } else {
-    delta.reasoning += std::exchange(space_, {});
-    delta.reasoning += text.substr(0, last + 1);
+    delta.add(kReasoning, std::exchange(space_, {}));
+    delta.add(kReasoning, text.substr(0, last + 1));
   }
   space_ = text.substr(last + 1);
 }
@@ -144,14 +180,26 @@ void OutputParser::end_thought(OutputDelta& delta) {
   space_.clear();
 }
 
+void OutputParser::push_call(std::string_view text, OutputDelta& delta) {
+  call_ += text;
+  OutputPart part{OutputPart::Kind::kCall, {}, {}};
+  const bool had_name = !reader_.name().empty();
+  reader_.push(text, part.text);
+  if (!had_name) part.name = reader_.name();
+  delta.add(std::move(part));
+}
+
 void OutputParser::end_call(std::string_view closer, OutputDelta& delta) {
   state_ = State::kContent;
   const std::string text = std::exchange(call_, {});
-  if (auto call = parse_call(text)) {
-    delta.calls.push_back(std::move(*call));
+  const auto end_as = [&delta](OutputPart::Call end) {
+    delta.add({OutputPart::Kind::kCall, {}, {}, end});
+  };
+  if (reader_.is_whole()) {
     has_calls_ = true;
-    return;
+    return end_as(OutputPart::Call::kWhole);
   }
+  if (!reader_.name().empty()) end_as(OutputPart::Call::kBroken);
   push_content(tokenizer_->piece(call_open_), delta);
   push_content(spell_quotes(text), delta);
   push_content(closer, delta);

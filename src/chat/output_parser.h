@@ -13,14 +13,43 @@
 
 namespace tandem::chat {
 
-/// What some tokens added to an answer, as the deltas of the chat completions API. A call is whole:
-/// only its end shows whether it is one. Joined over a stream each field is the whole message's.
+/// A stretch of an answer.
+struct OutputPart {
+  enum class Kind : std::uint8_t { kReasoning, kContent, kCall };
+  enum class Call : std::uint8_t { kOpen, kWhole, kBroken };
+
+  Kind kind = Kind::kContent;
+  std::string text;         ///< of a call: more of its arguments, which are compact JSON
+  std::string name;         ///< in the first part of a call, and there alone
+  Call call = Call::kOpen;  ///< in the last part of a call: how it ended
+
+  bool operator==(const OutputPart&) const = default;
+};
+
+/// What some tokens added to an answer, in the order in which the model wrote it. Neighbours of one
+/// kind are one part, as are those of one call.
 struct OutputDelta {
+  std::vector<OutputPart> parts;
+
+  bool empty() const { return parts.empty(); }
+  void add(OutputPart part);
+  void add(OutputPart::Kind kind, std::string_view text);
+};
+
+struct ParsedCall {
+  std::string name;
+  std::string arguments;  ///< compact JSON text of an object
+
+  bool operator==(const ParsedCall&) const = default;
+};
+
+/// The message that the deltas of an answer make.
+struct OutputMessage {
   std::string reasoning;
   std::string content;
-  std::vector<ParsedCall> calls;
+  std::vector<ParsedCall> calls;  ///< those that are whole; while deltas come, perhaps one more
 
-  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+  void add(OutputDelta delta);
 };
 
 /// Splits what a model generates into reasoning, content and tool calls as it comes
@@ -29,7 +58,8 @@ struct OutputDelta {
 /// space around thoughts and around calls alone, and how tokens are grouped changes nothing:
 /// - a thought loses its channel's name `thought` and white space at both ends; several thoughts
 ///   are joined with a line break
-/// - a call that does not parse becomes content, its tokens spelled out
+/// - a call shows once its name is known, and its arguments as they become certain; one that turns
+///   out to be none is called broken, and all of it becomes content, its tokens spelled out
 /// Time is linear in the output. Thread: one.
 class OutputParser {
  public:
@@ -43,7 +73,7 @@ class OutputParser {
   /// What was held back until the end. Call once, last.
   OutputDelta finish();
 
-  /// Whether any call was given out: then content that is empty is null in the message, and the
+  /// Whether any call is whole: then content that is empty is null in the message, and the
   /// reason for the end is tool_calls unless a limit was hit.
   bool has_calls() const { return has_calls_; }
 
@@ -61,6 +91,7 @@ class OutputParser {
   void push_thought(std::string_view text, OutputDelta& delta);
   void push_thought_body(std::string_view text, OutputDelta& delta);
   void end_thought(OutputDelta& delta);
+  void push_call(std::string_view text, OutputDelta& delta);
   void end_call(std::string_view closer, OutputDelta& delta);
 
   const tokenizer::Tokenizer* tokenizer_;
@@ -80,6 +111,7 @@ class OutputParser {
   std::string space_;  // white space that shows only if more follows
 
   // Of the call being read.
+  CallReader reader_;
   std::string call_;        // its text, quote tokens as kQuoteMark
   bool in_string_ = false;  // between two quote tokens
 };

@@ -33,19 +33,22 @@ class ChatStream final : public AnswerWriter {
   }
 
   void add(std::string& out, int choice, Delta delta, const AnswerUsage& usage) override {
-    if (!delta.reasoning.empty()) {
-      begin(out, choice);
-      out += R"("reasoning_content":)";
-      append_json_string(out, delta.reasoning);
-      finish(out, {}, "", usage);
+    std::span<const kernels::TokenLogprobs> logprobs = delta.logprobs;
+    for (const chat::OutputPart& part : delta.parts) {
+      switch (part.kind) {
+        case chat::OutputPart::Kind::kReasoning:
+          add_text(out, choice, "reasoning_content", part.text, {}, usage);
+          break;
+        case chat::OutputPart::Kind::kContent:
+          add_text(out, choice, "content", part.text, logprobs, usage);
+          logprobs = {};
+          break;
+        case chat::OutputPart::Kind::kCall:
+          add_call(out, choice, part, usage);
+          break;
+      }
     }
-    if (!delta.text.empty() || !delta.logprobs.empty()) {
-      begin(out, choice);
-      out += R"("content":)";
-      append_json_string(out, delta.text);
-      finish(out, delta.logprobs, "", usage);
-    }
-    for (const chat::ParsedCall& call : delta.calls) add_call(out, choice, call, usage);
+    if (!logprobs.empty()) add_text(out, choice, "content", "", logprobs, usage);
   }
 
   void end(std::string& out, int choice, std::string_view finish_reason,
@@ -64,21 +67,34 @@ class ChatStream final : public AnswerWriter {
   }
 
  private:
-  /// As OpenAI does: the name first, then the arguments.
-  void add_call(std::string& out, int choice, const chat::ParsedCall& call,
+  void add_text(std::string& out, int choice, std::string_view member, std::string_view text,
+                std::span<const kernels::TokenLogprobs> logprobs, const AnswerUsage& usage) const {
+    begin(out, choice);
+    out.append("\"").append(member).append("\":");
+    append_json_string(out, text);
+    finish(out, logprobs, "", usage);
+  }
+
+  /// As OpenAI does: the name first, then the arguments in pieces. A call that broke is left as it
+  /// stands: its text follows as content.
+  void add_call(std::string& out, int choice, const chat::OutputPart& part,
                 const AnswerUsage& usage) {
-    const int index = num_calls_[static_cast<std::size_t>(choice)]++;
+    int& num_calls = num_calls_[static_cast<std::size_t>(choice)];
+    if (!part.name.empty()) {
+      begin(out, choice);
+      fmt::format_to(std::back_inserter(out),
+                     R"("tool_calls":[{{"index":{},"id":"{}","type":"function","function":)"
+                     R"({{"name":)",
+                     num_calls++, head_.new_id("call_"));
+      append_json_string(out, part.name);
+      out += R"(,"arguments":""}}])";
+      finish(out, {}, "", usage);
+    }
+    if (part.text.empty()) return;
     begin(out, choice);
     fmt::format_to(std::back_inserter(out),
-                   R"("tool_calls":[{{"index":{},"id":"{}","type":"function","function":{{"name":)",
-                   index, head_.new_id("call_"));
-    append_json_string(out, call.name);
-    out += R"(,"arguments":""}}])";
-    finish(out, {}, "", usage);
-    begin(out, choice);
-    fmt::format_to(std::back_inserter(out),
-                   R"("tool_calls":[{{"index":{},"function":{{"arguments":)", index);
-    append_json_string(out, call.arguments);
+                   R"("tool_calls":[{{"index":{},"function":{{"arguments":)", num_calls - 1);
+    append_json_string(out, part.text);
     out += "}}]";
     finish(out, {}, "", usage);
   }
@@ -109,15 +125,10 @@ class ChatWhole final : public AnswerWriter {
 
   void open(std::string&) override {}
   void add(std::string&, int choice, Delta delta, const AnswerUsage&) override {
-    Delta& message = messages_[static_cast<std::size_t>(choice)].whole;
-    message.text += delta.text;
-    message.reasoning += delta.reasoning;
-    const auto append = [](auto& to, auto& from) {
-      to.insert(to.end(), std::make_move_iterator(from.begin()),
-                std::make_move_iterator(from.end()));
-    };
-    append(message.calls, delta.calls);
-    append(message.logprobs, delta.logprobs);
+    Choice& target = messages_[static_cast<std::size_t>(choice)];
+    target.logprobs.insert(target.logprobs.end(), std::make_move_iterator(delta.logprobs.begin()),
+                           std::make_move_iterator(delta.logprobs.end()));
+    target.message.add(std::move(delta));
   }
   void end(std::string&, int choice, std::string_view finish_reason, const AnswerUsage&) override {
     messages_[static_cast<std::size_t>(choice)].finish_reason = finish_reason;
@@ -128,9 +139,9 @@ class ChatWhole final : public AnswerWriter {
     for (std::size_t i = 0; i < messages_.size(); ++i) {
       if (i > 0) out += ',';
       fmt::format_to(std::back_inserter(out), R"({{"index":{},"message":)", i);
-      append_message(out, messages_[i].whole);
+      append_message(out, messages_[i].message);
       out += R"(,"logprobs":)";
-      append_chat_logprobs(out, messages_[i].whole.logprobs, *head_.tokenizer);
+      append_chat_logprobs(out, messages_[i].logprobs, *head_.tokenizer);
       fmt::format_to(std::back_inserter(out), R"(,"finish_reason":"{}"}})",
                      messages_[i].finish_reason);
     }
@@ -141,16 +152,17 @@ class ChatWhole final : public AnswerWriter {
 
  private:
   struct Choice {
-    Delta whole;
+    chat::OutputMessage message;
+    std::vector<kernels::TokenLogprobs> logprobs;
     std::string finish_reason;
   };
 
-  void append_message(std::string& out, const Delta& message) const {
+  void append_message(std::string& out, const chat::OutputMessage& message) const {
     out += R"({"role":"assistant","content":)";
-    if (message.text.empty() && !message.calls.empty()) {
+    if (message.content.empty() && !message.calls.empty()) {
       out += "null";
     } else {
-      append_json_string(out, message.text);
+      append_json_string(out, message.content);
     }
     out += R"(,"refusal":null)";
     if (!message.reasoning.empty()) {

@@ -1,10 +1,12 @@
 #include "tandem/server/choice_output.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace tandem::server {
+namespace {
+constexpr auto kContent = chat::OutputPart::Kind::kContent;
+}  // namespace
 
 ChoiceOutput::ChoiceOutput(const tokenizer::Tokenizer& tokenizer, Options options)
     : tokenizer_(&tokenizer),
@@ -20,7 +22,7 @@ Delta ChoiceOutput::push(const engine::Event& event) {
 }
 
 void ChoiceOutput::push_text(const engine::Event& event, Delta& delta) {
-  delta.text = event.text;
+  delta.add(kContent, event.text);
   for (std::size_t i = 0; i < event.logprobs.size(); ++i) {
     if (!is_end(event.tokens[i])) delta.logprobs.push_back(event.logprobs[i]);
   }
@@ -39,7 +41,7 @@ void ChoiceOutput::push_chat(const engine::Event& event, Delta& delta) {
   if (!event.finish) return;
   take(parser_.finish(), delta);
   if (is_finished()) return;
-  delta.text += stop_.flush();
+  delta.add(kContent, stop_.flush());
   finish(*event.finish);
 }
 
@@ -57,12 +59,16 @@ void ChoiceOutput::push_token(const engine::Event& event, std::size_t index, Del
 
 /// Moves what the parser gave out, the content through the search for stop strings.
 void ChoiceOutput::take(chat::OutputDelta parsed, Delta& delta) {
-  delta.reasoning += parsed.reasoning;
-  if (!parsed.content.empty()) delta.text += stop_.push(parsed.content);
-  if (stop_.found()) return finish(engine::FinishReason::kStop);
-  std::move(parsed.calls.begin(), parsed.calls.end(), std::back_inserter(delta.calls));
+  for (chat::OutputPart& part : parsed.parts) {
+    if (part.kind != kContent) {
+      delta.add(std::move(part));
+      continue;
+    }
+    delta.add(kContent, stop_.push(part.text));
+    if (stop_.found()) return finish(engine::FinishReason::kStop);
+  }
   if (!options_.parallel_tool_calls && parser_.has_calls()) {
-    delta.text += stop_.flush();
+    delta.add(kContent, stop_.flush());
     finish(engine::FinishReason::kStop);
   }
 }

@@ -12,17 +12,12 @@
 
 namespace tandem::server {
 
-/// What some tokens added to one choice of an answer.
-struct Delta {
-  std::string text;  ///< of a chat: the content
-  std::string reasoning;
-  std::vector<chat::ParsedCall> calls;
+/// What some tokens added to one choice of an answer; a text has content alone.
+struct Delta : chat::OutputDelta {
   /// If asked for. Of a chat: those of its content's tokens; of a text: all but the end token's.
   std::vector<kernels::TokenLogprobs> logprobs;
 
-  bool empty() const {
-    return text.empty() && reasoning.empty() && calls.empty() && logprobs.empty();
-  }
+  bool empty() const { return parts.empty() && logprobs.empty(); }
 };
 
 /// Token counts of an answer.

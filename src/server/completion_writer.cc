@@ -13,6 +13,11 @@ namespace {
 
 constexpr std::string_view kEnd = "\n\n";
 
+/// A text is content alone.
+std::string_view text_of(const Delta& delta) {
+  return delta.parts.empty() ? std::string_view() : delta.parts.front().text;
+}
+
 class CompletionStream final : public AnswerWriter {
  public:
   explicit CompletionStream(AnswerHead head)
@@ -44,7 +49,7 @@ class CompletionStream final : public AnswerWriter {
                     std::string_view finish_reason, const AnswerUsage& usage) {
     out += chunk_head_;
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"text":)", choice);
-    append_json_string(out, delta.text);
+    append_json_string(out, text_of(delta));
     out += R"(,"logprobs":)";
     append_text_logprobs(out, delta.logprobs, *head_.tokenizer,
                          offsets_[static_cast<std::size_t>(choice)]);
@@ -65,7 +70,7 @@ class CompletionWhole final : public AnswerWriter {
   void open(std::string&) override {}
   void add(std::string&, int choice, Delta delta, const AnswerUsage&) override {
     Choice& target = choices_[static_cast<std::size_t>(choice)];
-    target.text += delta.text;
+    target.text += text_of(delta);
     target.logprobs.insert(target.logprobs.end(), std::make_move_iterator(delta.logprobs.begin()),
                            std::make_move_iterator(delta.logprobs.end()));
   }

@@ -213,7 +213,7 @@ bool Generation::open() {
   writer_->open(text_);
   for (std::size_t i = 0; i < echoes_.size(); ++i) {
     Delta echo;
-    echo.text = std::move(echoes_[i]);
+    echo.add(chat::OutputPart::Kind::kContent, echoes_[i]);
     writer_->add(text_, static_cast<int>(i), std::move(echo), usage());
   }
   return true;

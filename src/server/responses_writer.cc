@@ -22,9 +22,19 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   void add(std::string& out, int, Delta delta, const AnswerUsage&) override {
-    if (!delta.reasoning.empty()) add_text(out, Kind::kReasoning, delta.reasoning);
-    if (!delta.text.empty()) add_text(out, Kind::kMessage, delta.text);
-    for (chat::ParsedCall& call : delta.calls) add_call(out, std::move(call));
+    for (const chat::OutputPart& part : delta.parts) {
+      switch (part.kind) {
+        case chat::OutputPart::Kind::kReasoning:
+          add_text(out, Kind::kReasoning, part.text);
+          break;
+        case chat::OutputPart::Kind::kContent:
+          add_text(out, Kind::kMessage, part.text);
+          break;
+        case chat::OutputPart::Kind::kCall:
+          add_call(out, part);
+          break;
+      }
+    }
   }
 
   void end(std::string& out, int, std::string_view finish_reason, const AnswerUsage&) override {
@@ -60,6 +70,7 @@ class ResponsesWriter final : public AnswerWriter {
     std::string call_id;
     std::string name;
     bool is_done = false;
+    bool is_broken = false;  // a call that the model did not end
   };
 
   void add_text(std::string& out, Kind kind, std::string_view text) {
@@ -75,13 +86,22 @@ class ResponsesWriter final : public AnswerWriter {
     emit(out, std::string(text_event(kind)) + ".delta", members);
   }
 
-  void add_call(std::string& out, chat::ParsedCall call) {
-    close_item(out);
-    open_item(out, {Kind::kCall, head_.new_id("fc_"), {}, head_.new_id("call_"), call.name});
-    items_.back().text = std::move(call.arguments);
-    std::string arguments;
-    append_json_string(arguments, items_.back().text);
-    emit(out, "response.function_call_arguments.delta", place(false) + R"("delta":)" + arguments);
+  /// A call that broke stays in a stream as an item that is incomplete; a whole answer does not
+  /// show it. Its text follows in a message.
+  void add_call(std::string& out, const chat::OutputPart& part) {
+    if (!part.name.empty()) {
+      close_item(out);
+      open_item(out, {Kind::kCall, head_.new_id("fc_"), {}, head_.new_id("call_"), part.name});
+    }
+    if (!part.text.empty()) {
+      items_.back().text += part.text;
+      std::string members = place(false) + R"("delta":)";
+      append_json_string(members, part.text);
+      emit(out, "response.function_call_arguments.delta", members);
+    }
+    if (part.call == chat::OutputPart::Call::kOpen) return;
+    items_.back().is_broken = part.call == chat::OutputPart::Call::kBroken;
+    if (items_.back().is_broken && !head_.is_stream) return items_.pop_back();
     close_item(out);
   }
 
@@ -134,7 +154,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   static std::string item_json(const Item& item) {
-    const char* status = item.is_done ? "completed" : "in_progress";
+    const char* status = item.is_broken ? "incomplete" : item.is_done ? "completed" : "in_progress";
     const std::string content = item.is_done ? "[" + part_json(item, item.text) + "]" : "[]";
     switch (item.kind) {
       case Kind::kReasoning:

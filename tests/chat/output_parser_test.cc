@@ -20,17 +20,20 @@ const tokenizer::Tokenizer& tokenizer_of_tests() {
   return testing::real_tokenizer();
 }
 
-void append(const OutputDelta& delta, OutputDelta& message) {
-  message.reasoning += delta.reasoning;
-  message.content += delta.content;
-  message.calls.insert(message.calls.end(), delta.calls.begin(), delta.calls.end());
+OutputMessage parse_text(const std::string& text) {
+  OutputParser parser(tokenizer_of_tests());
+  OutputMessage message;
+  message.add(parser.push(tokenizer_of_tests().encode(text, true)));
+  message.add(parser.finish());
+  return message;
 }
 
-OutputDelta parse_text(const std::string& text) {
-  OutputParser parser(tokenizer_of_tests());
-  OutputDelta message = parser.push(tokenizer_of_tests().encode(text, true));
-  append(parser.finish(), message);
-  return message;
+/// What a client saw so far, each part on its own line.
+std::string shown(const OutputPart& part) {
+  constexpr const char* kKinds[] = {"reasoning", "content", "call"};
+  constexpr const char* kEnds[] = {"", " whole", " broken"};
+  return std::string(kKinds[static_cast<int>(part.kind)]) + " " + part.name + " " + part.text +
+         kEnds[static_cast<int>(part.call)];
 }
 
 TEST(OutputParser, GivesTextOutAsSoonAsItIsCertain) {
@@ -38,10 +41,42 @@ TEST(OutputParser, GivesTextOutAsSoonAsItIsCertain) {
   OutputParser parser(tokenizer);
   std::vector<std::string> seen;
   for (const TokenId id : tokenizer.encode("<|channel>thought\nso \nit<channel|>\nHi", true)) {
-    const OutputDelta delta = parser.push({&id, 1});
-    if (!delta.empty()) seen.push_back(delta.reasoning + "/" + delta.content);
+    for (const OutputPart& part : parser.push({&id, 1}).parts) seen.push_back(shown(part));
   }
-  EXPECT_EQ(seen, (std::vector<std::string>{"so/", " \nit/", "/\nHi"}));
+  EXPECT_EQ(seen, (std::vector<std::string>{"reasoning  so", "reasoning   \nit", "content  \nHi"}));
+}
+
+/// The parts that one character a token gives.
+std::vector<std::string> parts_of_characters(std::string_view call) {
+  const auto& tokenizer = tokenizer_of_tests();
+  OutputParser parser(tokenizer);
+  std::vector<TokenId> ids = {tokenizer.find("<|tool_call>")};
+  for (const char c : call) {
+    ids.push_back(c == '\'' ? tokenizer.find("<|\"|>") : tokenizer.find(std::string(1, c)));
+  }
+  ids.push_back(tokenizer.find("<tool_call|>"));
+  std::vector<std::string> seen;
+  for (const TokenId id : ids) {
+    for (const OutputPart& part : parser.push({&id, 1}).parts) seen.push_back(shown(part));
+  }
+  return seen;
+}
+
+TEST(OutputParser, GivesArgumentsOutAsSoonAsTheyAreCertain) {
+  EXPECT_EQ(
+      parts_of_characters("call:f{a:'xy',b:tru,c:[1]}"),
+      (std::vector<std::string>{"call f {", "call  \"a\":", "call  \"", "call  x", "call  y",
+                                "call  \"", "call  ,", "call  \"b\":", "call  \"tru\",",
+                                "call  \"c\":", "call  [", "call  1]", "call  }", "call   whole"}));
+}
+
+TEST(OutputParser, SpellsACallThatBreaksOutAsContent) {
+  EXPECT_EQ(parts_of_characters("call:f{a:'x'b}"),
+            (std::vector<std::string>{
+                "call f {", "call  \"a\":", "call  \"", "call  x", "call  \"", "call   broken",
+                "content  <|tool_call>call:f{a:<|\"|>x<|\"|>b}<tool_call|>"}));
+  EXPECT_EQ(parts_of_characters("cal:f{a:1}"),
+            (std::vector<std::string>{"content  <|tool_call>cal:f{a:1}<tool_call|>"}));
 }
 
 TEST(OutputParser, ReadsJsonStringsInCalls) {
@@ -119,28 +154,27 @@ rc::Gen<std::vector<TokenId>> arbitrary_output() {
 
 TEST(OutputParserProperty, GroupingChangesNothing) {
   EXPECT_TRUE(rc::check([] {
+    const auto join = [](OutputDelta delta, OutputDelta& whole) {
+      for (OutputPart& part : delta.parts) whole.add(std::move(part));
+    };
     const std::vector<TokenId> ids = *arbitrary_output();
     OutputParser whole_parser(tokenizer_of_tests());
     OutputDelta whole = whole_parser.push(ids);
-    append(whole_parser.finish(), whole);
+    join(whole_parser.finish(), whole);
 
     OutputParser parser(tokenizer_of_tests());
-    OutputDelta message;
+    OutputDelta joined;
     std::span<const TokenId> rest = ids;
     while (!rest.empty()) {
       const auto size = std::min(*rc::gen::inRange<std::size_t>(1, 8), rest.size());
-      append(parser.push(rest.first(size)), message);
+      join(parser.push(rest.first(size)), joined);
       rest = rest.subspan(size);
     }
-    append(parser.finish(), message);
-    RC_ASSERT(message.content == whole.content);
-    RC_ASSERT(message.reasoning == whole.reasoning);
-    RC_ASSERT(message.calls.size() == whole.calls.size());
-    for (std::size_t i = 0; i < whole.calls.size(); ++i) {
-      RC_ASSERT(message.calls[i].name == whole.calls[i].name);
-      RC_ASSERT(message.calls[i].arguments == whole.calls[i].arguments);
-      RC_ASSERT(parse_json(whole.calls[i].arguments).ok());
-    }
+    join(parser.finish(), joined);
+    RC_ASSERT(joined.parts == whole.parts);
+    OutputMessage message;
+    message.add(whole);
+    for (const ParsedCall& call : message.calls) RC_ASSERT(parse_json(call.arguments).ok());
   }));
 }
 
@@ -183,9 +217,10 @@ TEST(OutputParserProperty, ReadsBackTheCallsThatThePromptWrites) {
     PromptBuilder prompt;
     write_call({"f", arguments}, prompt);
     OutputParser parser(tokenizer_of_tests());
-    const OutputDelta delta = parser.push(tokenizer_of_tests().encode(prompt.take()));
-    RC_ASSERT(delta.calls.size() == 1U);
-    const auto read = parse_json(delta.calls[0].arguments);
+    OutputMessage message;
+    message.add(parser.push(tokenizer_of_tests().encode(prompt.take())));
+    RC_ASSERT(message.calls.size() == 1U);
+    const auto read = parse_json(message.calls[0].arguments);
     RC_ASSERT(read.ok());
     RC_ASSERT(*read == boost::json::value(arguments));
   }));

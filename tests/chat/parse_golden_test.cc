@@ -15,24 +15,18 @@ namespace {
 
 using testing::string_at;
 
-void append(const OutputDelta& delta, OutputDelta& message) {
-  message.reasoning += delta.reasoning;
-  message.content += delta.content;
-  message.calls.insert(message.calls.end(), delta.calls.begin(), delta.calls.end());
-}
-
 /// Parses the ids in groups of the given sizes.
 void check_grouping(const boost::json::object& entry, const std::vector<TokenId>& sizes) {
   const std::vector<TokenId> ids = testing::ids_at(entry, "ids");
   OutputParser parser(testing::real_tokenizer());
-  OutputDelta message;
+  OutputMessage message;
   std::span<const TokenId> rest = ids;
   for (const TokenId size : sizes) {
-    append(parser.push(rest.first(static_cast<std::size_t>(size))), message);
+    message.add(parser.push(rest.first(static_cast<std::size_t>(size))));
     rest = rest.subspan(static_cast<std::size_t>(size));
   }
   ASSERT_TRUE(rest.empty());
-  append(parser.finish(), message);
+  message.add(parser.finish());
 
   const bool content_is_null = parser.has_calls() && message.content.empty();
   EXPECT_EQ(content_is_null, entry.at("content").is_null());

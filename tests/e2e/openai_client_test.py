@@ -249,6 +249,7 @@ class OpenAiClientTest(unittest.TestCase):
             if choice == chosen:
                 self.assertEqual(call.name, "flights")
             streamed = ["", ""]
+            num_pieces = 0
             for chunk in self.chat(
                 tool_choice=choice,
                 parallel_tool_calls=False,
@@ -259,7 +260,9 @@ class OpenAiClientTest(unittest.TestCase):
                 for part in chunk.choices[0].delta.tool_calls or []:
                     streamed[0] += part.function.name or ""
                     streamed[1] += part.function.arguments or ""
+                    num_pieces += bool(part.function.arguments)
             self.assertEqual(streamed, [call.name, call.arguments])
+            self.assertGreater(num_pieces, 2)
 
     def test_usage_in_every_chunk(self):
         options = {"include_usage": True, "continuous_usage_stats": True}

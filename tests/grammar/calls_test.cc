@@ -109,14 +109,15 @@ TEST(Calls, WhateverIsCalledParsesAndIsValid) {
     }
     text = text.substr(std::string("<|tool_call>").size());
     text.resize(text.size() - std::string("<tool_call|>").size());
-    const auto call = chat::parse_call(text);
-    ASSERT_TRUE(call.has_value()) << chat::spell_quotes(text);
-    const char* schema = call->name == "get_weather" ? kWeather
-                         : call->name == "note"      ? kOpen
-                                                     : "{}";
+    chat::CallReader call;
+    std::string arguments;
+    call.push(text, arguments);
+    ASSERT_TRUE(call.is_whole()) << chat::spell_quotes(text);
+    const char* schema = call.name() == "get_weather" ? kWeather
+                         : call.name() == "note"      ? kOpen
+                                                      : "{}";
     const auto document = boost::json::parse(schema);
-    EXPECT_TRUE(testing::is_valid(boost::json::parse(call->arguments), document, document))
-        << call->arguments;
+    EXPECT_TRUE(testing::is_valid(boost::json::parse(arguments), document, document)) << arguments;
   }
   EXPECT_GT(num_ended, 10);
 }

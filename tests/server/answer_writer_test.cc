@@ -44,15 +44,19 @@ constexpr const char* kUsageJson =
 
 Delta text_delta(std::string text) {
   Delta delta;
-  delta.text = std::move(text);
+  delta.add(chat::OutputPart::Kind::kContent, text);
   return delta;
 }
 
 /// Everything a message can have.
 Delta full_delta() {
-  Delta delta = text_delta("Hi \"you\"\n\xC3\xA9");
-  delta.reasoning = "Hm.";
-  delta.calls = {{"f", R"({"a":"b"})"}, {"g", "{}"}};
+  using Kind = chat::OutputPart::Kind;
+  constexpr auto kWhole = chat::OutputPart::Call::kWhole;
+  Delta delta;
+  delta.add(Kind::kReasoning, "Hm.");
+  delta.add(Kind::kContent, "Hi \"you\"\n\xC3\xA9");
+  delta.add({Kind::kCall, R"({"a":"b"})", "f", kWhole});
+  delta.add({Kind::kCall, "{}", "g", kWhole});
   return delta;
 }
 
@@ -92,6 +96,37 @@ TEST(AnswerWriter, StreamsAChatByteForByte) {
                           R"("finish_reason":"tool_calls"}]})") +
               "\n\ndata: [DONE]\n\n";
   EXPECT_EQ(out, expected);
+}
+
+/// A call in pieces that breaks: the pieces stay in a stream, its text follows as content.
+TEST(AnswerWriter, TellsOfACallThatBrokeWhatWasSent) {
+  using Kind = chat::OutputPart::Kind;
+  const auto write = [](AnswerWriter& writer) {
+    std::string out;
+    writer.open(out);
+    Delta delta;
+    delta.add({Kind::kCall, R"({"a":)", "f"});
+    writer.add(out, 0, std::move(delta), {});
+    Delta rest;
+    rest.add({Kind::kCall, R"("b)", {}, chat::OutputPart::Call::kBroken});
+    rest.add(Kind::kContent, "TEXT");
+    writer.add(out, 0, std::move(rest), {});
+    writer.end(out, 0, "stop", {});
+    writer.close(out, {});
+    return out;
+  };
+  const std::string chat = write(*make_chat_writer(head(true)));
+  EXPECT_NE(chat.find(R"("function":{"arguments":"{\"a\":"}}])"), std::string::npos) << chat;
+  EXPECT_NE(chat.find(R"("function":{"arguments":"\"b"}}])"), std::string::npos) << chat;
+  EXPECT_NE(chat.find(R"("content":"TEXT")"), std::string::npos) << chat;
+  EXPECT_NE(chat.find(R"("finish_reason":"stop")"), std::string::npos) << chat;
+  const std::string response = write(*make_responses_writer(head(true)));
+  EXPECT_NE(response.find(R"("status":"incomplete","call_id")"), std::string::npos) << response;
+  for (const auto& whole : {make_chat_writer(head(false)), make_responses_writer(head(false))}) {
+    const std::string body = write(*whole);
+    EXPECT_EQ(body.find("call_"), std::string::npos) << body;
+    EXPECT_NE(body.find("TEXT"), std::string::npos) << body;
+  }
 }
 
 TEST(AnswerWriter, StreamsATextWithUsageByteForByte) {

@@ -270,7 +270,8 @@ TEST(ChoiceOutputProperty, GroupingChangesNothing) {
                                      .stop = {"ST", "aS"},
                                      .stop_tokens = {},
                                      .parallel_tool_calls = parallel});
-    std::string text, reasoning, calls, scored;
+    chat::OutputDelta joined;
+    std::string scored;
     int sent = 0;
     for (std::size_t at = 0; at < tokens.size() && !output.is_finished();) {
       const std::size_t count = std::min<std::size_t>(1 + random() % most, tokens.size() - at);
@@ -281,14 +282,12 @@ TEST(ChoiceOutputProperty, GroupingChangesNothing) {
       at += count;
       event.usage.completion_tokens = sent += static_cast<int>(count);
       if (at == tokens.size()) event.finish = FinishReason::kStop;
-      const Delta delta = output.push(event);
-      text += delta.text;
-      reasoning += delta.reasoning;
-      for (const auto& call : delta.calls) calls += call.name + call.arguments;
+      Delta delta = output.push(event);
+      for (chat::OutputPart& part : delta.parts) joined.add(std::move(part));
       for (const auto& each : delta.logprobs) scored += tokenizer->bytes(each.chosen.token);
     }
     EXPECT_TRUE(output.is_finished());
-    return std::tuple(text, reasoning, calls, scored, std::string(output.finish_reason()),
+    return std::tuple(joined.parts, scored, std::string(output.finish_reason()),
                       output.usage().completion_tokens, output.usage().reasoning_tokens);
   };
   for (int round = 0; round < 3000; ++round) {
