@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   source.kind = static_cast<grammar::Source::Kind>(data[0] % 6);
   source.text = input.substr(0, split);
   if (source.kind == grammar::Source::Kind::kChoice) source.choices = {source.text, "b"};
-  if (source.kind == grammar::Source::Kind::kCalls) {
+  if (source.kind == grammar::Source::Kind::kAnyText || data[0] % 16 == 7) {
     source.calls = {{{"f", source.text}, {"g", ""}}, 258, 259, 257, data[0] % 4 < 2, true};
   }
   if (data[0] >= 128) source.thought = {258, 259};

@@ -7,8 +7,7 @@
 
 namespace tandem::grammar {
 
-core::Result<RuleSet> read_calls(const CallSource& source) {
-  RuleSet rules;
+core::Status add_calls(RuleSet& rules, const CallSource& source, bool follow_text) {
   JsonParts parts(rules, source.quote);
   std::vector<ExprId> ways;
   for (const CallSource::Function& function : source.functions) {
@@ -25,13 +24,16 @@ core::Result<RuleSet> read_calls(const CallSource& source) {
   const ExprId call =
       rules.sequence({rules.token(source.open), rules.choice(ways), rules.token(source.close)});
   const ExprId calls = rules.repeat(call, 1, source.may_repeat ? kUnbounded : 1);
-  if (source.must_call) {
-    rules.set_root(rules.add_rule("calls", calls));
-    return rules;
+  ExprId answer = calls;
+  if (!source.must_call && follow_text) {
+    // Not a rule of its own: a mask would have to look for its end at every byte.
+    const ExprId text = rules.repeat(rules.chars(normalized({}, true)), 0);
+    answer = rules.sequence({text, rules.optional(calls)});
+  } else if (!source.must_call) {
+    answer = rules.choice({calls, rules.rule(rules.root())});
   }
-  const ExprId text = rules.repeat(rules.chars(normalized({}, true)), 0);
-  rules.set_root(rules.add_rule("answer", rules.sequence({text, rules.optional(calls)})));
-  return rules;
+  rules.set_root(rules.add_rule("answer", answer));
+  return {};
 }
 
 }  // namespace tandem::grammar

@@ -17,12 +17,13 @@ struct CallSource {
   };
   std::vector<Function> functions;
   TokenId open = 0, close = 0, quote = 0;
-  bool must_call = false;   ///< no other text; else any text may come before the calls
+  bool must_call = false;   ///< nothing but calls
   bool may_repeat = false;  ///< several calls, one after the other
 };
 
-/// The grammar of an answer with calls: what the schemas say of the arguments holds of them, see
+/// Lets calls stand beside the text whose root `rules` have: in its place, or with `follow_text`
+/// after it, where the text may be any. What the schemas say of the arguments holds of them, see
 /// read_schema(). kInvalidArgument names the function whose schema cannot be kept.
-core::Result<RuleSet> read_calls(const CallSource& source);
+core::Status add_calls(RuleSet& rules, const CallSource& source, bool follow_text);
 
 }  // namespace tandem::grammar

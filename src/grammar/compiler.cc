@@ -14,7 +14,9 @@ namespace {
 core::Status check_size(const Source& source) {
   std::size_t bytes = source.text.size();
   for (const std::string& choice : source.choices) bytes += choice.size() + 1;
-  for (const auto& f : source.calls.functions) bytes += f.name.size() + f.parameters.size() + 1;
+  if (source.calls) {
+    for (const auto& f : source.calls->functions) bytes += f.name.size() + f.parameters.size() + 1;
+  }
   if (bytes <= Compiler::kMaxSourceBytes) return {};
   return core::invalid_argument(fmt::format("the grammar has {} bytes; at most {} are compiled",
                                             bytes, Compiler::kMaxSourceBytes));
@@ -29,8 +31,9 @@ core::Result<RuleSet> read_text(const Source& source) {
       return read_schema(source.text);
     case Source::Kind::kGbnf:
       return read_gbnf(source.text);
-    case Source::Kind::kCalls:
-      return read_calls(source.calls);
+    case Source::Kind::kAnyText:
+      rules.set_root(rules.add_rule("root", rules.repeat(rules.chars(normalized({}, true)), 0)));
+      return rules;
     case Source::Kind::kRegex: {
       TANDEM_ASSIGN(const ExprId expr, read_regex(rules, source.text, true, write_plain));
       rules.set_root(rules.add_rule("root", expr));
@@ -54,9 +57,9 @@ std::string key_of(const Source& source) {
   for (const std::string& choice : source.choices) {
     key += fmt::format(" {}:{}", choice.size(), choice);
   }
-  const CallSource& calls = source.calls;
-  if (calls.functions.empty()) return key;
-  key += fmt::format(" {} {} {} {} {}", calls.open, calls.close, calls.quote, calls.must_call,
+  if (!source.calls) return key;
+  const CallSource& calls = *source.calls;
+  key += fmt::format(" calls {} {} {} {} {}", calls.open, calls.close, calls.quote, calls.must_call,
                      calls.may_repeat);
   for (const auto& [name, parameters] : calls.functions) {
     key += fmt::format(" {}:{} {}:{}", name.size(), name, parameters.size(), parameters);
@@ -69,6 +72,9 @@ std::string key_of(const Source& source) {
 core::Result<RuleSet> read_source(const Source& source) {
   TANDEM_TRY(check_size(source));
   TANDEM_ASSIGN(RuleSet rules, read_text(source));
+  if (source.calls) {
+    TANDEM_TRY(add_calls(rules, *source.calls, source.kind == Source::Kind::kAnyText));
+  }
   if (source.thought) {
     const ExprId thought = rules.sequence({rules.token(source.thought->open),
                                            rules.repeat(rules.chars(normalized({}, true)), 0),

@@ -25,7 +25,7 @@ struct Source {
     kRegex,       ///< a match of the pattern `text` from end to end; see read_regex()
     kGbnf,        ///< a text of the grammar `text`; see read_gbnf()
     kChoice,      ///< one of `choices`
-    kCalls,       ///< an answer with the calls of `calls`; see read_calls()
+    kAnyText,
   };
   /// Tokens around a thought that may come first, of any text.
   struct Thought {
@@ -36,7 +36,7 @@ struct Source {
   Kind kind = Kind::kJsonObject;
   std::string text;
   std::vector<std::string> choices;
-  CallSource calls;
+  std::optional<CallSource> calls;  ///< may, or must, stand in the text's place; see add_calls()
   std::optional<Thought> thought;
 };
 

@@ -169,32 +169,29 @@ void read_form_of_calls(BodyReader& reader, ChatRequest& request) {
   const ToolChoice choice = read_tool_choice(reader);
   const std::vector<chat::Tool>& tools = request.conversation.tools;
   const bool is_required = choice.mode == ToolChoice::Mode::kRequired;
-  grammar::Source source;
-  source.kind = grammar::Source::Kind::kCalls;
-  source.calls.must_call = is_required;
-  source.calls.may_repeat = request.parallel_tool_calls;
+  grammar::CallSource calls;
+  calls.must_call = is_required;
+  calls.may_repeat = request.parallel_tool_calls;
   bool has_strict = false;
   for (const chat::Tool& tool : tools) {
     std::string name = name_of(tool);
     if (!choice.name.empty() && name != choice.name) continue;
     has_strict |= is_strict(tool);
     const json::value* schema = tool.function.if_contains("parameters");
-    source.calls.functions.push_back({std::move(name), is_strict(tool) && schema != nullptr
-                                                           ? exact_json(*schema)
-                                                           : std::string()});
+    calls.functions.push_back({std::move(name), is_strict(tool) && schema != nullptr
+                                                    ? exact_json(*schema)
+                                                    : std::string()});
   }
-  if (is_required && source.calls.functions.empty()) {
+  if (is_required && calls.functions.empty()) {
     return reader.fail("tool_choice", "asks for a function that is not among 'tools'");
   }
-  if (request.params.format && !tools.empty()) {
-    const std::string& param = request.params.format->param;
-    return reader.fail(invalid_request(
-        fmt::format("'{}' together with 'tools' is not supported yet by this server; leave one of "
-                    "them out, or set 'tool_choice' to \"none\".",
-                    param),
-        param, "unsupported_parameter"));
+  auto& format = request.params.format;
+  if (calls.functions.empty() || (!format && !is_required && !has_strict)) return;
+  if (!format) {
+    format = {{}, "tools"};
+    format->source.kind = grammar::Source::Kind::kAnyText;
   }
-  if (is_required || has_strict) request.params.format = OutputFormat{std::move(source), "tools"};
+  format->source.calls = std::move(calls);
 }
 
 std::optional<Prompt> read_prompt(const json::value& value) {

@@ -50,7 +50,8 @@ void read_conversation(BodyReader& reader, const boost::json::array& messages,
 std::optional<bool> read_effort(BodyReader& reader, std::string_view name);
 
 /// Reads `tool_choice`, and what strict functions ask for, into the form of the answer: their
-/// arguments are valid under their schemas; those of other functions are any object.
+/// arguments are valid under their schemas; those of other functions are any object. Where the text
+/// has a form, too, the answer is a text of that form or calls.
 void read_form_of_calls(BodyReader& reader, ChatRequest& request);
 
 /// Text or token ids of POST /v1/completions and /tokenize; nothing if it is neither.

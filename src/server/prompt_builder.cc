@@ -22,11 +22,11 @@ std::optional<ApiError> compile_format(PreparedRequest& request, bool may_think,
     const TokenId close = tokenizer.find("<channel|>");
     if (open >= 0 && close >= 0) source.thought = grammar::Source::Thought{open, close};
   }
-  if (source.kind == grammar::Source::Kind::kCalls) {
-    source.calls.open = tokenizer.find("<|tool_call>");
-    source.calls.close = tokenizer.find("<tool_call|>");
-    source.calls.quote = tokenizer.find("<|\"|>");
-    if (std::min({source.calls.open, source.calls.close, source.calls.quote}) < 0) {
+  if (auto& calls = source.calls) {
+    calls->open = tokenizer.find("<|tool_call>");
+    calls->close = tokenizer.find("<tool_call|>");
+    calls->quote = tokenizer.find("<|\"|>");
+    if (std::min({calls->open, calls->close, calls->quote}) < 0) {
       return invalid_request("This model's vocabulary has no tokens for tool calls.", "tools");
     }
   }

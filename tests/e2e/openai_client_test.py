@@ -264,6 +264,30 @@ class OpenAiClientTest(unittest.TestCase):
             self.assertEqual(streamed, [call.name, call.arguments])
             self.assertGreater(num_pieces, 2)
 
+    def test_a_form_beside_tools(self):
+        schema = {
+            "type": "object",
+            "properties": {"kind": {"enum": ["sea", "sky"]}},
+            "required": ["kind"],
+            "additionalProperties": False,
+        }
+        form = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+        for seed in range(4):
+            choice = self.chat(
+                tools=[tool], response_format=form, temperature=1, seed=seed, max_tokens=200
+            ).choices[0]
+            calls = choice.message.tool_calls or []
+            self.assertEqual(choice.finish_reason, "tool_calls" if calls else "stop")
+            if not calls:
+                self.assertIn(json.loads(choice.message.content)["kind"], ("sea", "sky"))
+            for call in calls:
+                self.assertIn(json.loads(call.function.arguments)["kind"], ("sea", "sky"))
+        forced = self.chat(
+            tools=[tool], response_format=form, tool_choice="required", max_tokens=200, temperature=0
+        )
+        self.assertTrue(forced.choices[0].message.tool_calls)
+
     def test_usage_in_every_chunk(self):
         options = {"include_usage": True, "continuous_usage_stats": True}
         chunks = list(self.chat(stream=True, temperature=0, stream_options=options))

@@ -25,8 +25,8 @@ constexpr const char* kOpen =
 
 Source weather(bool must_call, bool may_repeat) {
   Source source;
-  source.kind = Source::Kind::kCalls;
-  CallSource& calls = source.calls;
+  source.kind = Source::Kind::kAnyText;
+  CallSource& calls = source.calls.emplace();
   calls.functions = {{"get_weather", kWeather}, {"now", ""}, {"note", kOpen}};
   calls.open = real_tokenizer().find("<|tool_call>");
   calls.close = real_tokenizer().find("<tool_call|>");
@@ -84,9 +84,27 @@ TEST(Calls, TextMayComeFirstWhereNoCallIsAskedFor) {
   EXPECT_FALSE(allows(grammar, "So <|tool_call>call:other{}<tool_call|>"));
 }
 
+TEST(Calls, ATextWithAFormMayStandInTheirPlace) {
+  Source source = weather(false, true);
+  source.kind = Source::Kind::kJsonSchema;
+  source.text = R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],
+                    "additionalProperties":false})";
+  const auto either = compiled(source);
+  for (const std::string& text : {std::string(R"({"a":1})"), kRome, kRome + kNow}) {
+    EXPECT_TRUE(allows(either, text)) << text;
+  }
+  for (const std::string& text : {std::string(), std::string("Hello"), R"({"a":1})" + kNow,
+                                  kNow + R"({"a":1})", std::string(R"({"b":1})")}) {
+    EXPECT_FALSE(allows(either, text)) << text;
+  }
+  source.calls->must_call = true;
+  EXPECT_FALSE(allows(compiled(source), R"({"a":1})"));
+  EXPECT_TRUE(allows(compiled(source), kNow));
+}
+
 TEST(Calls, AFunctionWhoseSchemaCannotBeKeptIsNamed) {
   Source source = weather(true, true);
-  source.calls.functions[1].parameters = R"({"not":{}})";
+  source.calls->functions[1].parameters = R"({"not":{}})";
   const auto made = testing::compiler().compile(source);
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().message().rfind("function \"now\": ", 0), 0U) << made.status().message();

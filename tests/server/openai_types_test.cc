@@ -159,9 +159,6 @@ constexpr BadMember kBadChatMembers[] = {
         "tools":[{"type":"function","function":{"name":"f"}}])",
      "tool_choice", "not among 'tools'"},
     {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice", "must be"},
-    {R"("response_format":{"type":"json_object"},
-        "tools":[{"type":"function","function":{"name":"f"}}])",
-     "response_format", "together with 'tools'"},
     {R"("tool_choice":"some")", "tool_choice", "must be \"none\""},
     {R"("parallel_tool_calls":1)", "parallel_tool_calls", "must be true or false"},
     {R"("functions":[{"name":"f"}])", "functions", "not supported yet"},
@@ -393,7 +390,9 @@ TEST(ChatRequest, ReadsTheFormOfCalls) {
       R"({"type":"function","function":{"name":"g","strict":true,)"
       R"("parameters":{"type":"object","required":[]}}}])";
   const auto calls_of = [](const std::string& members) {
-    return chat_params(members).format.value_or(OutputFormat{}).source.calls;
+    return chat_params(members)
+        .format.value_or(OutputFormat{})
+        .source.calls.value_or(grammar::CallSource{});
   };
   const auto automatic = calls_of(tools);  // for the strict one
   ASSERT_EQ(automatic.functions.size(), 2U);
@@ -411,6 +410,10 @@ TEST(ChatRequest, ReadsTheFormOfCalls) {
   ASSERT_EQ(named.functions.size(), 1U);
   EXPECT_EQ(named.functions[0].name, "f");
   EXPECT_FALSE(chat_params(tools + R"(,"tool_choice":"none")").format);
+  const auto beside_a_form =
+      chat_params(tools + R"(,"response_format":{"type":"json_object"})").format.value().source;
+  EXPECT_EQ(beside_a_form.kind, grammar::Source::Kind::kJsonObject);
+  EXPECT_EQ(beside_a_form.calls.value().functions.size(), 2U);
   EXPECT_FALSE(chat_params(R"("tools":[{"type":"function","function":{"name":"f"}}])").format);
 }
 
