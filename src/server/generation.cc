@@ -125,6 +125,10 @@ engine::Request Generation::engine_request(const GenerationParams& params, std::
   request.ignore_eos = params.ignore_eos;
   request.draft_length = params.draft_length;
   request.logprobs = params.logprobs;
+  const auto marks = thought_marks(*service_->model().tokenizer);
+  if (params.thought_budget && marks) {
+    request.thought_budget = {marks->open, marks->close, *params.thought_budget};
+  }
   const auto timeout = service_->options().request_timeout;
   if (timeout.count() > 0) request.deadline = reply_->arrival() + timeout;
   return request;

@@ -10,6 +10,7 @@
 #include "tandem/chat/normalize.h"
 #include "tandem/server/body_reader.h"
 #include "tandem/server/json_text.h"
+#include "tandem/server/thinking.h"
 
 namespace tandem::server {
 
@@ -118,19 +119,6 @@ bool is_strict(const chat::Tool& tool) {
   return strict != nullptr && is_true(*strict);
 }
 
-void read_template_switches(BodyReader& reader, chat::Conversation& conversation) {
-  conversation.enable_thinking = read_effort(reader, "reasoning_effort").value_or(false);
-  const json::value* value = reader.find("chat_template_kwargs");
-  if (value == nullptr) return;
-  const json::object* object = value->if_object();
-  if (object == nullptr) return reader.fail("chat_template_kwargs", "must be an object");
-  BodyReader switches(*object, "chat_template_kwargs");
-  if (const auto thinking = switches.boolean("enable_thinking")) {
-    conversation.enable_thinking = *thinking;
-  }
-  if (switches.error()) reader.fail(*switches.error());
-}
-
 void read_chat_logprobs(BodyReader& reader, GenerationParams& params) {
   const bool is_wanted = reader.boolean("logprobs").value_or(false);
   const auto top = reader.integer("top_logprobs", 0, kernels::kMaxTopLogprobs);
@@ -201,17 +189,6 @@ std::optional<Prompt> read_prompt(const json::value& value) {
   return token_ids(*array);
 }
 
-std::optional<bool> read_effort(BodyReader& reader, std::string_view name) {
-  constexpr std::array<std::string_view, 6> kLevels = {"none",   "minimal", "low",
-                                                       "medium", "high",    "xhigh"};
-  const auto effort = reader.string(name);
-  if (!effort) return std::nullopt;
-  if (std::find(kLevels.begin(), kLevels.end(), *effort) == kLevels.end()) {
-    reader.fail(name, "must be none, minimal, low, medium, high or xhigh");
-  }
-  return *effort != "none" && *effort != "minimal";
-}
-
 void read_conversation(BodyReader& reader, const json::array& messages, const json::array* tools,
                        chat::Conversation& conversation) {
   refuse_media(reader, messages);
@@ -231,7 +208,7 @@ void read_conversation(BodyReader& reader, chat::Conversation& conversation) {
   }
   const json::value* tools = reader.find("tools");
   if (tools != nullptr && !tools->is_array()) return reader.fail("tools", "must be an array");
-  read_template_switches(reader, conversation);
+  conversation.enable_thinking = read_thinking(reader).is_on;
   conversation.add_generation_prompt = reader.boolean("add_generation_prompt").value_or(true);
   read_conversation(reader, *messages, tools == nullptr ? nullptr : tools->if_array(),
                     conversation);
@@ -244,6 +221,7 @@ std::variant<ChatRequest, ApiError> parse_chat_request(std::string_view body,
   BodyReader reader(std::get<json::object>(parsed));
   ChatRequest request;
   request.params = read_params(reader, defaults);
+  request.params.thought_budget = read_thinking(reader).budget;
   read_chat_logprobs(reader, request.params);
   refuse_unsupported(reader, kUnsupportedInChat);
   request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);

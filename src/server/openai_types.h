@@ -46,9 +46,6 @@ void read_conversation(BodyReader& reader, chat::Conversation& conversation);
 void read_conversation(BodyReader& reader, const boost::json::array& messages,
                        const boost::json::array* tools, chat::Conversation& conversation);
 
-/// Whether `effort`, which must be a level that OpenAI knows, asks for thinking; none if absent.
-std::optional<bool> read_effort(BodyReader& reader, std::string_view name);
-
 /// Reads `tool_choice`, and what strict functions ask for, into the form of the answer: their
 /// arguments are valid under their schemas; those of other functions are any object. Where the text
 /// has a form, too, the answer is a text of that form or calls.

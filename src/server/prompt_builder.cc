@@ -17,11 +17,7 @@ std::optional<ApiError> compile_format(PreparedRequest& request, bool may_think,
   if (!request.params.format) return std::nullopt;
   grammar::Source& source = request.params.format->source;
   const tokenizer::Tokenizer& tokenizer = *model.tokenizer;
-  if (may_think) {
-    const TokenId open = tokenizer.find("<|channel>");
-    const TokenId close = tokenizer.find("<channel|>");
-    if (open >= 0 && close >= 0) source.thought = grammar::Source::Thought{open, close};
-  }
+  if (may_think) source.thought = thought_marks(tokenizer);
   if (auto& calls = source.calls) {
     calls->open = tokenizer.find("<|tool_call>");
     calls->close = tokenizer.find("<tool_call|>");
@@ -91,6 +87,13 @@ std::optional<ApiError> check_tokens(const std::vector<TokenId>& tokens,
                            std::string(param));
   }
   return std::nullopt;
+}
+
+std::optional<grammar::Source::Thought> thought_marks(const tokenizer::Tokenizer& tokenizer) {
+  const TokenId open = tokenizer.find("<|channel>");
+  const TokenId close = tokenizer.find("<channel|>");
+  if (open < 0 || close < 0) return std::nullopt;
+  return grammar::Source::Thought{open, close};
 }
 
 std::vector<TokenId> encode_prompt(std::string_view text, const tokenizer::Tokenizer& tokenizer) {

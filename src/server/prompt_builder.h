@@ -41,6 +41,9 @@ std::vector<TokenId> encode_prompt(std::string_view text, const tokenizer::Token
 /// The text of tokens, special ones spelled out.
 std::string decode(const std::vector<TokenId>& tokens, const tokenizer::Tokenizer& tokenizer);
 
+/// The tokens around a thought; none where the vocabulary has no such.
+std::optional<grammar::Source::Thought> thought_marks(const tokenizer::Tokenizer& tokenizer);
+
 /// 404 where a request names another model than the one served.
 std::optional<ApiError> check_model(std::string_view wanted, std::string_view model_name);
 /// 400 where an id is not in the vocabulary.

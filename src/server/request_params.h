@@ -31,6 +31,7 @@ struct GenerationParams {
   bool ignore_eos = false;
   std::optional<int> draft_length;
   std::optional<int> logprobs;         ///< report logprobs and those of this many likeliest tokens
+  std::optional<int> thought_budget;   ///< of chats: most tokens of a thought; none: no bound
   std::optional<OutputFormat> format;  ///< none: any text
   bool stream = false;
   bool include_usage = false;     ///< stream_options.include_usage

@@ -9,6 +9,7 @@
 
 #include "tandem/server/body_reader.h"
 #include "tandem/server/json_text.h"
+#include "tandem/server/thinking.h"
 
 namespace tandem::server {
 namespace {
@@ -192,20 +193,6 @@ json::array read_tools(BodyReader& reader) {
   return tools;
 }
 
-std::optional<bool> read_thinking(BodyReader& reader) {
-  const json::value* value = reader.find("reasoning");
-  if (value == nullptr) return std::nullopt;
-  const json::object* object = value->if_object();
-  if (object == nullptr) {
-    reader.fail("reasoning", "must be an object");
-    return std::nullopt;
-  }
-  BodyReader reasoning(*object, "reasoning");
-  const auto thinking = read_effort(reasoning, "effort");
-  if (reasoning.error()) reader.fail(*reasoning.error());
-  return thinking;
-}
-
 /// What a response repeats of its request.
 std::string repeated_members(BodyReader& reader, const GenerationParams& params) {
   const auto sent = [&reader](std::string_view name, const char* absent) {
@@ -240,7 +227,9 @@ std::variant<ResponsesRequest, ApiError> parse_responses_request(
   refuse_unsupported(reader, kUnsupportedInResponses);
   if (auto format = read_text_format(reader)) params.format = std::move(format);
   request.chat.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
-  request.chat.conversation.enable_thinking = read_thinking(reader).value_or(false);
+  const Thinking thinking = read_thinking_of_response(reader);
+  request.chat.conversation.enable_thinking = thinking.is_on;
+  params.thought_budget = thinking.budget;
   const json::array messages = InputReader(reader).read();
   const json::array tools = read_tools(reader);
   if (!reader.error()) read_conversation(reader, messages, &tools, request.chat.conversation);

@@ -335,6 +335,22 @@ class OpenAiClientTest(unittest.TestCase):
         message = self.chat(temperature=0, extra_body=thinking).choices[0].message
         self.assertNotIn("<|channel>", message.content or "")
 
+    def test_thoughts_keep_to_their_budget(self):
+        opening = self.post("/tokenize", {"prompt": "<|channel>"})["tokens"][-1]
+        texts = set()
+        for k in (0, 4):
+            answer = self.chat(
+                temperature=0,
+                max_tokens=100,
+                logit_bias={str(opening): 100},  # the grammar allows a thought at the start alone
+                extra_body={"thinking_budget": 8, "regex": "[0-9]{3}", "draft_length": k},
+            )
+            self.assertRegex(answer.choices[0].message.content, r"\A[0-9]{3}\Z")
+            self.assertEqual(answer.usage.completion_tokens_details.reasoning_tokens, 10)
+            texts.add(answer.choices[0].message.reasoning_content)
+        self.assertEqual(len(texts), 1)
+        self.chat(reasoning_effort="low", max_tokens=8)
+
     def test_text_completions_of_several_prompts(self):
         tokens = self.post("/tokenize", {"prompt": "The sky"})["tokens"]
         answer = self.client.completions.create(

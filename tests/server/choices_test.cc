@@ -110,6 +110,18 @@ TEST_F(ChoicesTest, GiveNoContentBesideCallsAlone) {
   EXPECT_TRUE(body.at("choices").at(0).at("message").at("content").is_null());
 }
 
+TEST_F(ChoicesTest, BoundThoughtsWhereAskedTo) {
+  start_and_attach();
+  Pending whole([this] { return chat(R"("thinking_budget":5)"); });
+  const auto budget = engine_.request(0).thought_budget;
+  ASSERT_TRUE(budget.has_value());
+  EXPECT_EQ(budget->max_tokens, 5);
+  EXPECT_EQ(budget->open, test_tokenizer()->find("<|channel>"));
+  EXPECT_EQ(budget->close, test_tokenizer()->find("<channel|>"));
+  emit_and_stop(0, "a");
+  EXPECT_EQ(whole.get().status, 200);
+}
+
 TEST_F(ChoicesTest, CountThoughts) {
   start_and_attach();
   Pending whole([this] { return chat(); });

@@ -169,6 +169,8 @@ constexpr BadMember kBadChatMembers[] = {
     {R"("audio":{"voice":"alloy"})", "audio", "not supported yet"},
     {R"("prediction":{"type":"content","content":"x"})", "prediction", "not supported yet"},
     {R"("reasoning_effort":"huge")", "reasoning_effort", "must be none, minimal"},
+    {R"("thinking_budget":-2)", "thinking_budget", "must be an integer"},
+    {R"("max_thinking_tokens":"many")", "max_thinking_tokens", "must be an integer"},
     {R"("web_search_options":{})", "web_search_options", "not supported yet"},
     {R"("store":true)", "store", "not supported yet"},
     {R"("chat_template_kwargs":{"enable_thinking":1})", "chat_template_kwargs.enable_thinking",
@@ -361,60 +363,6 @@ TEST(ChatRequest, ReadsToolsAndThinking) {
   EXPECT_FALSE(conversation_of(R"("reasoning_effort":"high",)"
                                R"("chat_template_kwargs":{"enable_thinking":false})")
                    .enable_thinking);
-}
-
-TEST(ChatRequest, ReadsTheFormOfTheAnswer) {
-  using Kind = grammar::Source::Kind;
-  const auto form_of = [](const std::string& members) {
-    return chat_params(members).format.value_or(OutputFormat{{}, "none"});
-  };
-  EXPECT_EQ(form_of(R"("response_format":{"type":"text"},"grammar":"")").param, "none");
-  EXPECT_EQ(form_of(R"("response_format":{"type":"json_object"})").source.kind, Kind::kJsonObject);
-  const OutputFormat schema = form_of(R"("response_format":{"type":"json_schema","json_schema":)"
-                                      R"({"name":"n","strict":true,"schema":{"type":"null"}}})");
-  EXPECT_EQ(schema.source.kind, Kind::kJsonSchema);
-  EXPECT_EQ(schema.source.text, R"({"type":"null"})");
-  EXPECT_EQ(schema.param, "response_format");
-  EXPECT_EQ(form_of(R"("grammar":"root ::= [a]")").source.kind, Kind::kGbnf);
-  EXPECT_EQ(form_of(R"("guided_regex":"a+")").source.text, "a+");
-  EXPECT_EQ(form_of(R"("guided_json":"{}")").source.text, "{}");
-  EXPECT_THAT(form_of(R"("choice":["a","b"])").source.choices, ElementsAre("a", "b"));
-  EXPECT_EQ(form_of(R"("structured_outputs":{"json_object":true})").source.kind, Kind::kJsonObject);
-  EXPECT_EQ(form_of(R"("structured_outputs":{"json":{"type":"null"}})").source.text,
-            R"({"type":"null"})");
-}
-
-TEST(ChatRequest, ReadsTheFormOfCalls) {
-  const std::string tools =
-      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},)"
-      R"({"type":"function","function":{"name":"g","strict":true,)"
-      R"("parameters":{"type":"object","required":[]}}}])";
-  const auto calls_of = [](const std::string& members) {
-    return chat_params(members)
-        .format.value_or(OutputFormat{})
-        .source.calls.value_or(grammar::CallSource{});
-  };
-  const auto automatic = calls_of(tools);  // for the strict one
-  ASSERT_EQ(automatic.functions.size(), 2U);
-  EXPECT_EQ(automatic.functions[0].parameters, "");
-  EXPECT_EQ(automatic.functions[1].parameters, R"({"type":"object","required":[]})");
-  EXPECT_FALSE(automatic.must_call);
-  EXPECT_TRUE(automatic.may_repeat);
-  const auto required =
-      calls_of(tools + R"(,"tool_choice":"required","parallel_tool_calls":false)");
-  EXPECT_EQ(required.functions.size(), 2U);
-  EXPECT_TRUE(required.must_call);
-  EXPECT_FALSE(required.may_repeat);
-  const auto named =
-      calls_of(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})");
-  ASSERT_EQ(named.functions.size(), 1U);
-  EXPECT_EQ(named.functions[0].name, "f");
-  EXPECT_FALSE(chat_params(tools + R"(,"tool_choice":"none")").format);
-  const auto beside_a_form =
-      chat_params(tools + R"(,"response_format":{"type":"json_object"})").format.value().source;
-  EXPECT_EQ(beside_a_form.kind, grammar::Source::Kind::kJsonObject);
-  EXPECT_EQ(beside_a_form.calls.value().functions.size(), 2U);
-  EXPECT_FALSE(chat_params(R"("tools":[{"type":"function","function":{"name":"f"}}])").format);
 }
 
 TEST(CompletionRequest, ReadsEveryFormOfPrompt) {
