@@ -32,13 +32,12 @@ char to_lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-constexpr std::string_view kBearer = "bearer ";
-
-bool is_bearer(std::string_view scheme) {
-  return scheme.size() == kBearer.size() &&
-         std::equal(scheme.begin(), scheme.end(), kBearer.begin(),
-                    [](char a, char b) { return to_lower(a) == b; });
+bool equals_without_case(std::string_view left, std::string_view right) {
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                    [](char a, char b) { return to_lower(a) == to_lower(b); });
 }
+
+constexpr std::string_view kBearer = "bearer ";
 
 }  // namespace
 
@@ -72,7 +71,7 @@ core::Result<std::vector<std::string>> load_api_keys(const std::string& path) {
 }
 
 bool is_authorized(std::string_view authorization, const std::vector<std::string>& keys) {
-  if (!is_bearer(authorization.substr(0, kBearer.size()))) return false;
+  if (!equals_without_case(authorization.substr(0, kBearer.size()), kBearer)) return false;
   const std::string_view sent = trimmed(authorization.substr(kBearer.size()));
   if (sent.size() > kMaxKeyBytes) return false;
   bool is_found = false;
@@ -89,6 +88,20 @@ net::Headers cors_headers(std::string_view origin, const std::vector<std::string
   return {{"Access-Control-Allow-Origin", is_open ? "*" : std::string(origin)},
           {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"},
           {"Vary", "Origin"}};
+}
+
+bool is_foreign_page(const net::HttpRequest& request, const std::vector<std::string>& allowed) {
+  const std::string_view origin = request.header("Origin");
+  const std::size_t scheme = origin.starts_with("http://")    ? 7
+                             : origin.starts_with("https://") ? 8
+                                                              : 0;
+  if (scheme == 0 && origin != "null") return false;
+  // Set by browsers alone; holds behind proxies that change the host, too.
+  if (request.header("Sec-Fetch-Site") == "same-origin") return false;
+  const std::string_view host = request.header("Host");
+  if (scheme > 0 && equals_without_case(origin.substr(scheme), host)) return false;
+  return std::none_of(allowed.begin(), allowed.end(),
+                      [&](const std::string& each) { return each == "*" || each == origin; });
 }
 
 }  // namespace tandem::server

@@ -21,4 +21,10 @@ bool is_authorized(std::string_view authorization, const std::vector<std::string
 /// neither that origin nor "*".
 net::Headers cors_headers(std::string_view origin, const std::vector<std::string>& allowed);
 
+/// Whether a request that changes something comes from a web page of another origin that is not
+/// among `allowed`. Browsers send any page's text/plain and form bodies to any address without
+/// asking, with the page's origin; so a page could use a server that asks for no key. Programs send
+/// no Origin, the server's own page its own, extensions and applications one that is no web page's.
+bool is_foreign_page(const net::HttpRequest& request, const std::vector<std::string>& allowed);
+
 }  // namespace tandem::server

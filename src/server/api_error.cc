@@ -93,6 +93,16 @@ ApiError unauthorized() {
           "invalid_api_key"};
 }
 
+ApiError forbidden_origin(std::string_view origin) {
+  return {403,
+          fmt::format("Pages of {} may not use this server; name their origin with --cors-origin "
+                      "when it starts, or serve with API keys.",
+                      quoted(origin)),
+          std::string(kInvalidRequest),
+          {},
+          "origin_not_allowed"};
+}
+
 ApiError unavailable_now(std::string message, std::string code) {
   return {503, std::move(message), std::string(type_of(503)), {}, std::move(code)};
 }

@@ -14,6 +14,7 @@ struct ApiError {
   std::string type = "server_error";
   std::string param;  ///< path of the field that is wrong, for example messages[0].role
   std::string code;
+  int retry_seconds = 1;  ///< of a 429 or 503: when to try again
 };
 
 ApiError invalid_request(std::string message, std::string param = {}, std::string code = {});
@@ -24,6 +25,8 @@ ApiError unknown_path(std::string_view method, std::string_view path);
 ApiError method_not_allowed(std::string_view method, std::string_view path);
 /// 401, as OpenAI says it.
 ApiError unauthorized();
+/// 403: a page of another origin, which CORS does not allow.
+ApiError forbidden_origin(std::string_view origin);
 /// 503, to be tried again; `code` is one word: loading, draining, overloaded.
 ApiError unavailable_now(std::string message, std::string code);
 /// The error of any HTTP status, for what the HTTP layer refuses by itself.

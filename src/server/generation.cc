@@ -80,7 +80,7 @@ void Generation::prepare(std::string_view body) {
   if (const auto* error = std::get_if<ApiError>(&prepared)) return reply_->send_error(*error);
   make_choices(std::get<PreparedRequest>(std::move(prepared)));
   const core::Status status = submit(0);
-  if (!status.ok()) reply_->send_error(from_status(status));
+  if (!status.ok()) reply_->send_error(refusal(status));
 }
 
 void Generation::make_choices(PreparedRequest prepared) {
@@ -178,6 +178,13 @@ void Generation::leave_queue(Choice& choice) {
   service_->queue().give(std::exchange(choice.queued_tokens, 0));
 }
 
+/// Why a choice was not taken on, and when to try again.
+ApiError Generation::refusal(const core::Status& status) const {
+  ApiError error = from_status(status);
+  error.retry_seconds = service_->queue().wait_seconds();
+  return error;
+}
+
 void Generation::cancel() {
   is_cancelled_ = true;
   for (std::size_t i = 0; i < num_submitted_; ++i) service_->model().engine->cancel(first_id_ + i);
@@ -210,7 +217,7 @@ bool Generation::open() {
   for (std::size_t i = 1; i < choices_.size(); ++i) {
     const core::Status status = submit(i);
     if (!status.ok()) {
-      fail(from_status(status));
+      fail(refusal(status));
       return false;
     }
   }

@@ -66,6 +66,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   AnswerHead answer_head(const GenerationParams& params) const;  // thread: prompt worker
   void on_client_gone();                                         // thread: I/O
   void leave_queue(Choice& choice);
+  ApiError refusal(const core::Status& status) const;
   core::Status submit(std::size_t index);  // thread: prompt worker for the first, then engine
 
   // Thread: engine.

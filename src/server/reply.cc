@@ -82,7 +82,7 @@ void Reply::send(int http_status, std::string_view content_type, std::string bod
 void Reply::send_error(const ApiError& error) {
   net::Headers headers;
   if (error.http_status == 429 || error.http_status == 503) {
-    headers.emplace_back("Retry-After", "1");
+    headers.emplace_back("Retry-After", std::to_string(error.retry_seconds));
   }
   send(error.http_status, "application/json", to_json(error), std::move(headers));
 }

@@ -202,6 +202,10 @@ void route(const std::shared_ptr<Service>& service, net::HttpRequest request,
     return reply->send(error.http_status, "application/json", to_json(error),
                        {{"Allow", std::string(found->method)}});
   }
+  if (found->method == "POST" && options.api_keys.empty() &&
+      is_foreign_page(request, options.cors_origins)) {
+    return reply->send_error(forbidden_origin(request.header("Origin")));
+  }
   Call call{service, request, reply};
   found->handle(call);
 }

@@ -101,6 +101,71 @@ TEST_F(OperationsTest, TellsBrowsersNothingUnlessAsked) {
   EXPECT_EQ(call("OPTIONS", "/v1/models", "", {{"Origin", "https://a.example"}}).status, 405);
 }
 
+TEST_F(OperationsTest, RefusesPagesOfOtherOriginsWithoutAKey) {
+  start_and_attach();
+  const auto post = [this](net::Headers headers) {
+    return call("POST", "/tokenize", R"({"prompt":"a"})", std::move(headers)).status;
+  };
+  const std::string own = "127.0.0.1:" + std::to_string(server_->port());
+  // What curl, OpenAI's client, the chat page, a browser's extension and a desktop program send.
+  EXPECT_EQ(post({{"Content-Type", "application/x-www-form-urlencoded"}}), 200);
+  EXPECT_EQ(post({{"Content-Type", "application/json"}}), 200);
+  EXPECT_EQ(post({{"Origin", "http://" + own}}), 200);
+  EXPECT_EQ(post({{"Origin", "chrome-extension://abc"}}), 200);
+  EXPECT_EQ(post({{"Origin", "tauri://localhost"}}), 200);
+  // Behind a proxy that changes the host.
+  EXPECT_EQ(post({{"Origin", "https://chat.example"}, {"Sec-Fetch-Site", "same-origin"}}), 200);
+  for (const char* foreign : {"https://a.example", "http://localhost:1", "null", "http://"}) {
+    EXPECT_EQ(post({{"Origin", foreign}, {"Content-Type", "text/plain"}}), 403) << foreign;
+    EXPECT_EQ(post({{"Origin", foreign}, {"Sec-Fetch-Site", "cross-site"}}), 403) << foreign;
+  }
+  const auto refused = call("POST", "/v1/chat/completions", chat_body(),
+                            {{"Origin", "https://a.example"}, {"Content-Type", "text/plain"}});
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_EQ(json::parse(refused.body).at("error").at("code"), "origin_not_allowed");
+  EXPECT_THAT(refused.body, HasSubstr("--cors-origin"));
+  EXPECT_EQ(engine_.num_submitted(), 0U);
+  EXPECT_EQ(call("GET", "/health", "", {{"Origin", "https://a.example"}}).status, 200);
+}
+
+TEST_F(OperationsTest, TakesPagesOfAllowedOriginsAndThoseWithAKey) {
+  ServerOptions options;
+  options.cors_origins = {"https://a.example"};
+  start_and_attach(options);
+  const auto post = [this](const char* origin, net::Headers headers = {}) {
+    headers.emplace_back("Origin", origin);
+    return call("POST", "/tokenize", R"({"prompt":"a"})", std::move(headers)).status;
+  };
+  EXPECT_EQ(post("https://a.example"), 200);
+  EXPECT_EQ(post("https://b.example"), 403);
+  server_.reset();
+  options.cors_origins = {};
+  options.api_keys = {"secret"};
+  start_and_attach(options);
+  EXPECT_EQ(post("https://b.example", {{"Authorization", "Bearer secret"}}), 200);
+  EXPECT_EQ(post("https://b.example"), 401);
+}
+
+TEST(QueueBudget, TellsHowLongToWait) {
+  QueueBudget budget(0);
+  const auto at = [](int seconds) {
+    return QueueBudget::Clock::time_point(std::chrono::seconds(seconds));
+  };
+  EXPECT_EQ(budget.wait_seconds(), 1);
+  for (int i = 0; i < 10; ++i) budget.take(100, at(1000));
+  EXPECT_EQ(budget.wait_seconds(), 1);  // nothing has left yet
+  for (int i = 1; i <= 5; ++i) budget.give(100, at(1000 + 2 * i));
+  EXPECT_EQ(budget.wait_seconds(), 10);  // 500 tokens at 50 a second
+  for (int i = 6; i <= 10; ++i) budget.give(100, at(1000 + 2 * i));
+  EXPECT_EQ(budget.wait_seconds(), 1);
+  budget.take(1, at(90'000));  // the time in which nobody waited does not count
+  budget.give(1, at(90'001));
+  budget.take(400, at(90'001));
+  EXPECT_LT(budget.wait_seconds(), 20);
+  budget.take(1'000'000, at(90'002));
+  EXPECT_EQ(budget.wait_seconds(), QueueBudget::kMaxWaitSeconds);
+}
+
 TEST(QueueBudget, BoundsWhatWaits) {
   QueueBudget budget(10);
   EXPECT_TRUE(budget.take(50));  // alone
