@@ -199,6 +199,9 @@ void add_bench(CLI::App* app, BenchCommand* bench, std::function<int()>* command
   sub->add_option("--temperature", options.temperature, "sampling temperature")
       ->capture_default_str()
       ->check(number_within(0.0, 100.0));
+  sub->add_option("--extra-body", options.extra_body,
+                  "members for every request's body, for example {\"response_format\":..}")
+      ->type_name("JSON");
   sub->add_option("--timeout", options.timeout_s, "seconds for one request")
       ->capture_default_str()
       ->check(number_within(0.001, 1e7));

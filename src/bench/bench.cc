@@ -19,6 +19,24 @@ using core::Result;
 
 constexpr std::chrono::seconds kQuestionTimeout{10};
 
+Result<json::object> read_extra_body(const std::string& text) {
+  if (text.empty()) return json::object();
+  boost::system::error_code parse_error;
+  const json::value value = json::parse(text, parse_error);
+  if (parse_error || !value.is_object()) {
+    return core::invalid_argument(
+        fmt::format("the extra body '{}' is no JSON object; give one as {{\"seed\":1}}", text));
+  }
+  for (const char* own :
+       {"model", "messages", "max_tokens", "temperature", "stream", "stream_options"}) {
+    if (value.get_object().contains(own)) {
+      return core::invalid_argument(fmt::format(
+          "the extra body names '{}', which the benchmark sets itself; leave it out", own));
+    }
+  }
+  return value.get_object();
+}
+
 Result<Target> make_target(const BenchOptions& options) {
   Target target;
   TANDEM_ASSIGN(target.url, net::parse_url(options.url));
@@ -26,6 +44,7 @@ Result<Target> make_target(const BenchOptions& options) {
   if (path == "/v1" || path.ends_with("/v1")) path.resize(path.size() - 3);
   target.model = options.model;
   target.api_key = options.api_key;
+  TANDEM_ASSIGN(target.extra_members, read_extra_body(options.extra_body));
   return target;
 }
 

@@ -16,11 +16,12 @@ namespace tandem::bench {
 
 /// What to ask of which server.
 struct BenchOptions {
-  std::string url;      ///< http://host:port; a path before /v1 is kept, a final /v1 is optional
-  std::string dataset;  ///< ShareGPT V3 JSON file
-  std::string model;    ///< empty: the first of the server's /v1/models
-  std::string api_key;  ///< empty: none
-  int prompts = 1000;   ///< requests at most; no more than the data set holds are sent
+  std::string url;         ///< http://host:port; a path before /v1 is kept, a final /v1 is optional
+  std::string dataset;     ///< ShareGPT V3 JSON file
+  std::string model;       ///< empty: the first of the server's /v1/models
+  std::string api_key;     ///< empty: none
+  std::string extra_body;  ///< JSON object whose members every request's body gets; empty: none
+  int prompts = 1000;      ///< requests at most; no more than the data set holds are sent
   int concurrency = 32;
   int max_tokens = 256;
   double temperature = 0.0;

@@ -93,13 +93,14 @@ Observations LoadRun::run() {
 }
 
 std::string LoadRun::request_body(const std::string& prompt) const {
-  return json::serialize(
-      json::object{{"model", target_.model},
-                   {"messages", json::array{{{"role", "user"}, {"content", prompt}}}},
-                   {"max_tokens", options_.max_tokens},
-                   {"temperature", options_.temperature},
-                   {"stream", true},
-                   {"stream_options", {{"include_usage", true}}}});
+  json::object body{{"model", target_.model},
+                    {"messages", json::array{{{"role", "user"}, {"content", prompt}}}},
+                    {"max_tokens", options_.max_tokens},
+                    {"temperature", options_.temperature},
+                    {"stream", true},
+                    {"stream_options", {{"include_usage", true}}}};
+  for (const auto& member : target_.extra_members) body.insert(member);
+  return json::serialize(body);
 }
 
 void LoadRun::send_next() {

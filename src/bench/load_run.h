@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/json/object.hpp>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -20,6 +21,7 @@ struct Target {
   net::Url url;  ///< without /v1
   std::string model;
   std::string api_key;
+  boost::json::object extra_members;  ///< of every request's body
 };
 
 /// An HTTP request with the target's headers.

@@ -127,6 +127,7 @@ TEST_F(Bench, CountsTokensFromUsageAndSendsEveryPromptOnce) {
   });
   BenchOptions asked = options(server);
   asked.api_key = "secret";
+  asked.extra_body = R"({"seed":7,"response_format":{"type":"json_object"}})";
   const auto report = run_bench(asked);
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(report->asked, 20);
@@ -152,6 +153,8 @@ TEST_F(Bench, CountsTokensFromUsageAndSendsEveryPromptOnce) {
     EXPECT_EQ(body.at("max_tokens"), 16);
     EXPECT_EQ(body.at("temperature"), 0.0);
     EXPECT_EQ(body.at("stream"), true);
+    EXPECT_EQ(body.at("seed"), 7);
+    EXPECT_EQ(body.at("response_format").at("type"), "json_object");
     EXPECT_EQ(body.at("stream_options").at("include_usage"), true);
     prompts.insert(std::string(body.at("messages").at(0).at("content").as_string()));
   }
@@ -344,6 +347,11 @@ TEST_F(Bench, SaysWhyNothingCanBeMeasured) {
   EXPECT_EQ(report->completed, 20);
   asked.dataset = "/no/such/file.json";
   EXPECT_THAT(run_bench(asked).status().message(), HasSubstr("cannot open the data set"));
+  asked = options(server);
+  asked.extra_body = "[1]";
+  EXPECT_THAT(run_bench(asked).status().message(), HasSubstr("is no JSON object"));
+  asked.extra_body = R"({"stream":false})";
+  EXPECT_THAT(run_bench(asked).status().message(), HasSubstr("names 'stream'"));
   asked = options(server);
   asked.url = "https://somewhere";
   EXPECT_EQ(run_bench(asked).status().code(), core::Code::kInvalidArgument);

@@ -19,11 +19,12 @@ def free_port():
 class Server:
     """The server process; ready once constructed."""
 
-    def __init__(self, tandem, model, draft):
+    def __init__(self, tandem, model, draft, options=()):
         port = free_port()
         command = [tandem, "serve", "--model", model, "--port", str(port), "--context", "2048"]
         if draft:
             command += ["--draft", draft]
+        command += options
         self.url = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen(command)
         deadline = time.monotonic() + 60
