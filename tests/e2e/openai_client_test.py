@@ -5,7 +5,9 @@ Usage: openai_client_test.py TANDEM MODEL [DRAFT]
 Exit code 77 says that the test was skipped, with the reason on standard output.
 """
 
+import collections
 import json
+import math
 import signal
 import sys
 import time
@@ -20,6 +22,36 @@ except ImportError:
     sys.exit(SKIPPED)
 
 MESSAGES = [{"role": "user", "content": "Tell me about the sea."}]
+
+
+def chi_square_limit(categories):
+    """What a chi-square over so many categories exceeds once in 20,000 times (Wilson-Hilferty)."""
+    freedom = categories - 1
+    spread = 2 / (9 * freedom)
+    return freedom * (1 - spread + 3.89 * math.sqrt(spread)) ** 3
+
+
+def differs(left, right):
+    """Whether two samples of one size are unlikely to have one law."""
+    counts = [collections.Counter(left), collections.Counter(right)]
+    cells = {}
+    for token in counts[0] | counts[1]:
+        pair = [count[token] for count in counts]
+        cell = cells.setdefault(token if sum(pair) >= 10 else None, [0, 0])
+        cell[:] = [cell[0] + pair[0], cell[1] + pair[1]]
+    distance = sum((a - b) ** 2 / (a + b) for a, b in cells.values())
+    return distance > chi_square_limit(len(cells))
+
+
+def misfits(sample, law):
+    """Whether a sample is unlikely to have a law, given as the probabilities of some tokens."""
+    counts = collections.Counter(sample)
+    cells = [(counts[t], p * len(sample)) for t, p in law.items() if p * len(sample) >= 5]
+    seen, expected = (sum(cell[i] for cell in cells) for i in (0, 1))
+    if len(sample) - expected >= 5:
+        cells.append((len(sample) - seen, len(sample) - expected))
+    distance = sum((a - b) ** 2 / b for a, b in cells)
+    return distance > chi_square_limit(len(cells))
 
 
 class OpenAiClientTest(unittest.TestCase):
@@ -87,6 +119,47 @@ class OpenAiClientTest(unittest.TestCase):
             for k in (0, 1, 4)
         }
         self.assertEqual(len(texts), 1)
+
+    def sampled(self, prompt, first_seed, count=1024, **body):
+        """The tokens of `count` texts of three tokens; the seeds are fixed."""
+        texts = []
+        for seed in range(first_seed, first_seed + count, 128):
+            answer = self.client.completions.create(
+                model=self.model,
+                prompt=prompt,
+                max_tokens=3,
+                seed=seed,
+                n=128,
+                logprobs=0,
+                extra_body={"temperature": 1, "top_k": 0, "top_p": 1} | body,
+            )
+            texts += [c.logprobs.tokens if c.logprobs else [] for c in answer.choices]
+        return texts
+
+    def test_drafts_change_no_law(self):
+        prompt = "Once upon a time"
+        drafted = self.sampled(prompt, 0, draft_length=4)
+        plain = self.sampled(prompt, 5000, draft_length=0)
+        self.assertEqual(drafted[:128], self.sampled(prompt, 0, count=128, draft_length=0))
+        for position in (0, 1, 2):
+            columns = [[t[position] for t in texts if len(t) > position] for texts in (drafted, plain)]
+            size = min(map(len, columns))
+            self.assertGreater(size, 1000)
+            self.assertFalse(differs(columns[0][:size], columns[1][:size]), position)
+        cold = self.sampled(prompt, 0, draft_length=0, temperature=0.7)
+        firsts = [[t[0] for t in texts if t][:1000] for texts in (cold, plain)]
+        self.assertTrue(differs(*firsts))  # it can tell
+
+        # What comes second, after the most frequent first token, against the model's own law.
+        first = collections.Counter(t[0] for t in drafted if t).most_common(1)[0][0]
+        second = [t[1] for t in drafted if len(t) > 1 and t[0] == first]
+        law = self.client.completions.create(
+            model=self.model, prompt=prompt + first, max_tokens=1, logprobs=20
+        ).choices[0].logprobs.top_logprobs[0]
+        law = {token: math.exp(logprob) for token, logprob in law.items()}
+        self.assertGreater(len(second), 500)
+        self.assertFalse(misfits(second, law))
+        self.assertTrue(misfits([t[0] for t in drafted if t], law))
 
     def test_max_tokens_and_ignore_eos(self):
         answer = self.chat(max_completion_tokens=9, extra_body={"ignore_eos": True})
