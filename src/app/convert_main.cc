@@ -10,6 +10,7 @@
 
 #include "tandem/app/commands.h"
 #include "tandem/app/dry_run_backend.h"
+#include "tandem/app/pending_output.h"
 #include "tandem/core/half.h"
 #include "tandem/formats/encode.h"
 #include "tandem/formats/tensor_writer.h"
@@ -210,21 +211,18 @@ Status write_drafter_gguf(const Source& source, const std::string& path) {
 
 Status convert(const ConvertOptions& options) {
   TANDEM_ASSIGN(const Source source, open_source(options.input));
-  std::error_code error;
-  if (fs::exists(options.output, error)) {
-    return core::invalid_argument(
-        fmt::format("{}: exists already; give a path that does not", options.output));
-  }
-  if (options.form == "q8_0") return write_drafter_gguf(source, options.output);
+  TANDEM_ASSIGN(PendingOutput output, PendingOutput::create(options.output));
   const bool is_fp8 = options.form == "fp8";
   if (is_fp8 && source.config.is_drafter()) {
     return core::unimplemented("an assistant is not written as FP8; convert it to bf16 or q8_0");
   }
-  if (!fs::create_directories(options.output, error)) {
-    return core::invalid_argument(
-        fmt::format("{}: cannot create the directory ({})", options.output, error.message()));
+  if (options.form == "q8_0") {
+    TANDEM_TRY(write_drafter_gguf(source, output.path()));
+  } else {
+    TANDEM_TRY(output.make_directory());
+    TANDEM_TRY(write_hf(source, output.path(), is_fp8));
   }
-  return write_hf(source, options.output, is_fp8);
+  return output.commit();
 }
 
 }  // namespace

@@ -77,9 +77,13 @@ class DryRunBackend final : public kernels::Backend {
     } else {
       totals_->packed_bytes += view.bytes();
     }
-    if (role != kernels::WeightRole::kLinear && role != kernels::WeightRole::kExpert) return;
-    totals_->max_inputs = std::max(totals_->max_inputs, static_cast<int>(view.cols()));
-    totals_->max_outputs = std::max(totals_->max_outputs, static_cast<int>(view.rows()));
+    if (role == kernels::WeightRole::kVector || role == kernels::WeightRole::kTable) return;
+    const core::DType dtype = view.tensor.dtype;
+    if (view.e4m3_group > 0) {
+      totals_->max_e4m3_inputs = std::max(totals_->max_e4m3_inputs, static_cast<int>(view.cols()));
+    } else if (core::is_block_quantized(dtype) || dtype == core::DType::kU8) {
+      totals_->max_code_inputs = std::max(totals_->max_code_inputs, static_cast<int>(view.cols()));
+    }
   }
 
   static void refuse() { TANDEM_CHECK(false, "the dry-run backend runs no step"); }

@@ -12,8 +12,8 @@ struct DryRunTotals {
   std::size_t packed_bytes = 0;   ///< weights held in memory
   std::size_t in_file_bytes = 0;  ///< tables that may stay in the mapped file
   std::size_t row_bytes = 0;      ///< activations
-  int max_inputs = 0;             ///< of a linear
-  int max_outputs = 0;
+  int max_code_inputs = 0;        ///< of a product that reads int8 codes
+  int max_e4m3_inputs = 0;        ///< of one that reads activations rounded to e4m3
 };
 
 /// A backend that checks weights and keeps none, so that a loader can be run for its checks and

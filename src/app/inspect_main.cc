@@ -172,20 +172,21 @@ void print_config(const ModelConfig& config) {
 
 void print_need(const Report& report) {
   const MemoryNeed& need = *report.need;
-  print_field(
-      "to be served",
-      fmt::format("{} at {} sequences of {} tokens: weights {}, KV {}, workspace {}",
-                  format_size(need.total()), report.bounds.max_sequences,
-                  std::min(report.bounds.context, report.config->max_context),
-                  format_size(need.weights), format_size(need.kv), format_size(need.workspace)));
-  if (need.kv < need.kv_wished) {
-    print_field("", fmt::format("(all at full length would take {} of KV; --kv-memory bounds it)",
-                                format_size(need.kv_wished)));
-  }
-  if (need.in_file > 0) {
-    print_field("", fmt::format("and up to {} of tables in the page cache, read row by row",
-                                format_size(need.in_file)));
-  }
+  print_field("to be served",
+              fmt::format("{} on the CPU at {} sequences of {} tokens: weights {}, KV {}, "
+                          "workspace {}, program and tokenizer {}",
+                          format_size(need.total()), report.bounds.max_sequences,
+                          std::min(report.bounds.context, report.config->max_context),
+                          format_size(need.weights), format_size(need.kv()),
+                          format_size(need.workspace), format_size(need.program)));
+  print_field("", fmt::format("KV: {} at full length and {} kept for prompts that begin alike; "
+                              "--kv-memory bounds both to {}",
+                              format_size(need.kv_live), format_size(need.kv_kept),
+                              format_size(need.kv_budget)));
+  if (need.in_file == 0) return;
+  print_field("", fmt::format("tables of {} stay in the file: rows are read from the page cache, "
+                              "which the system may take back",
+                              format_size(need.in_file)));
 }
 
 void print_text(const Report& report) {
@@ -269,10 +270,12 @@ void print_json(const Report& report) {
     const MemoryNeed& need = *report.need;
     out["to_be_served"] = {{"sequences", report.bounds.max_sequences},
                            {"context", report.bounds.context},
+                           {"program_bytes", need.program},
                            {"weights_bytes", need.weights},
                            {"in_file_bytes", need.in_file},
-                           {"kv_bytes", need.kv},
-                           {"kv_full_length_bytes", need.kv_wished},
+                           {"kv_bytes", need.kv()},
+                           {"kv_full_length_bytes", need.kv_live},
+                           {"kv_kept_bytes", need.kv_kept},
                            {"workspace_bytes", need.workspace},
                            {"total_bytes", need.total()}};
   }

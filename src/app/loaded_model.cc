@@ -1,6 +1,9 @@
 #include "tandem/app/loaded_model.h"
 
 #include <fmt/core.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -49,6 +52,14 @@ std::uint32_t digest(const model::ModelFiles& files) {
   return hash;
 }
 
+/// Reading a vocabulary leaves free blocks behind that the weights, which do not come from the
+/// heap, would not use.
+void give_back_free_memory() {
+#if defined(__GLIBC__)
+  ::malloc_trim(0);
+#endif
+}
+
 model::LoadOptions load_options(const ModelOptions& options) {
   model::LoadOptions out;
   out.target_path = options.model;
@@ -81,6 +92,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
     out.sampling = files->sampling();
     out.fingerprint = fmt::format("tandem-{}-{:08x}", TANDEM_VERSION, digest(*files));
   }
+  give_back_free_memory();
   TANDEM_ASSIGN(auto backend, make_backend(options));
   auto model = model::Model::load(load_options(options), std::move(backend));
   if (options.device == "auto" && model.status().code() == core::Code::kUnimplemented) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "tandem/core/status.h"
@@ -14,16 +15,18 @@ struct ServeBounds {
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
 };
 
-/// Memory that serving takes, in bytes. The workspace is that of the CPU backend; pages of it that
-/// no request ever needs stay untouched.
+/// Memory that serving takes on the CPU, in bytes, as the process's resident set shows it.
 struct MemoryNeed {
+  std::size_t program = 0;    ///< code, tokenizer, server
   std::size_t weights = 0;    ///< packed
-  std::size_t in_file = 0;    ///< tables whose rows are read from the mapped files as needed
-  std::size_t kv = 0;         ///< all sequences at full context, or the KV budget if that is less
-  std::size_t kv_wished = 0;  ///< all sequences at full context
-  std::size_t workspace = 0;
+  std::size_t in_file = 0;    ///< tables whose rows are read from the page cache: not resident
+  std::size_t kv_live = 0;    ///< all sequences at full context
+  std::size_t kv_kept = 0;    ///< kept beside them for prompts that begin alike
+  std::size_t kv_budget = 0;  ///< of both
+  std::size_t workspace = 0;  ///< what a step of the most rows touches
 
-  std::size_t total() const { return weights + kv + workspace; }
+  std::size_t kv() const { return std::min(kv_live + kv_kept, kv_budget); }
+  std::size_t total() const { return program + weights + kv() + workspace; }
 };
 
 /// KV bytes of one token in all layers of a kind that own KV, f16.

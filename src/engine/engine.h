@@ -11,13 +11,16 @@
 
 namespace tandem::engine {
 
+/// Of the KV memory, one in so many bytes may hold pages without a user.
+inline constexpr std::size_t kPrefixCacheShare = 32;
+
 struct EngineOptions {
   int draft_length = -1;    ///< -1: adaptive; 0..kMaxDraft: fixed
   int max_queue = 256;      ///< waiting requests; more are refused
   int max_context = 65536;  ///< prompt + output of one request
   int prefill_chunk = 512;  ///< most prompt rows of a step
   bool prefix_cache = true;
-  std::size_t prefix_cache_bytes = 0;  ///< pages kept without a user; 0: kv memory / 32
+  std::size_t prefix_cache_bytes = 0;  ///< pages kept without a user; 0: the default share
 };
 
 /// Counters since start and gauges of now; see /metrics.

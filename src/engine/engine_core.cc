@@ -42,7 +42,7 @@ KvOptions kv_options(const model::StepRunner::Limits& limits, const EngineOption
   out.window = limits.window;
   out.prefix_cache = options.prefix_cache;
   out.prefix_cache_bytes =
-      options.prefix_cache_bytes > 0 ? options.prefix_cache_bytes : limits.kv_memory_bytes / 32;
+      options.prefix_cache_bytes > 0 ? options.prefix_cache_bytes : limits.kv_memory_bytes / kPrefixCacheShare;
   return out;
 }
 

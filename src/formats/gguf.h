@@ -60,8 +60,12 @@ class GgufFile {
   /// Null when absent.
   const core::TensorView* find(std::string_view name) const;
 
+  /// The part that holds a tensor; null if none does.
+  const MappedFile* file_of(const core::TensorView& view) const;
   /// See MappedFile::forget.
   void forget(const core::TensorView& view) const;
+  /// The same of all tensors and metadata.
+  void forget_all() const;
 
  private:
   struct Value {

@@ -90,12 +90,21 @@ Status GgufFile::add_part(GgufFile part, std::uint64_t number, std::uint64_t num
   return {};
 }
 
-void GgufFile::forget(const core::TensorView& view) const {
-  const std::span<const std::byte> bytes = {view.data, view.bytes()};
-  if (file_.holds(view.data)) return file_.forget(bytes);
+const MappedFile* GgufFile::file_of(const core::TensorView& view) const {
+  if (file_.holds(view.data)) return &file_;
   for (const MappedFile& file : other_files_) {
-    if (file.holds(view.data)) return file.forget(bytes);
+    if (file.holds(view.data)) return &file;
   }
+  return nullptr;
+}
+
+void GgufFile::forget(const core::TensorView& view) const {
+  if (const MappedFile* file = file_of(view)) file->forget({view.data, view.bytes()});
+}
+
+void GgufFile::forget_all() const {
+  file_.forget(file_.bytes());
+  for (const MappedFile& file : other_files_) file.forget(file.bytes());
 }
 
 }  // namespace tandem::formats

@@ -48,9 +48,9 @@ core::Result<MappedFile> MappedFile::open(const std::string& path) {
   }
   const auto size = static_cast<std::size_t>(info.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  ::close(fd);  // the mapping keeps the file
   if (data == MAP_FAILED) {
+    const int error = errno;
+    ::close(fd);
     return core::resource_exhausted(
         fmt::format("{}: cannot map the file's {} bytes ({})", path, size, std::strerror(error)));
   }
@@ -58,11 +58,14 @@ core::Result<MappedFile> MappedFile::open(const std::string& path) {
   file.path_ = path;
   file.data_ = static_cast<const std::byte*>(data);
   file.size_ = size;
+  file.fd_ = fd;
   return file;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  ::munmap(const_cast<std::byte*>(data_), size_);
+  ::close(fd_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept {
@@ -73,13 +76,27 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
   return *this;
+}
+
+bool MappedFile::read(std::span<const std::byte> range, std::byte* out) const {
+  TANDEM_CHECK(holds(range), "the range must lie in the file");
+  auto at = static_cast<off_t>(range.data() - data_);
+  for (std::size_t left = range.size(); left > 0;) {
+    const ssize_t n = ::pread(fd_, out, left, at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    out += n;
+    at += n;
+    left -= static_cast<std::size_t>(n);
+  }
+  return true;
 }
 
 void MappedFile::forget(std::span<const std::byte> range) const {
   if (range.empty()) return;
-  TANDEM_CHECK(range.data() >= data_ && range.data() + range.size() <= data_ + size_,
-               "the range must lie in the file");
+  TANDEM_CHECK(holds(range), "the range must lie in the file");
   // Only pages wholly inside: a neighbour's page may still be wanted.
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<std::uintptr_t>(range.data()) + page - 1) / page * page;

@@ -27,14 +27,24 @@ class MappedFile {
   /// True if `p` points into the file.
   bool holds(const std::byte* p) const { return p >= data_ && p < data_ + size_; }
 
+  /// Copies bytes out of the file. Unlike a look at bytes(), which maps whatever lies around them
+  /// in the page cache, this makes nothing resident. False if the file has lost them. `range` must
+  /// lie in bytes().
+  bool read(std::span<const std::byte> range, std::byte* out) const;
+
   /// Tells the kernel that these bytes will not be read soon: their pages leave this process's
   /// resident set (they stay in the page cache). `range` must lie in bytes(). Still readable.
   void forget(std::span<const std::byte> range) const;
 
  private:
+  bool holds(std::span<const std::byte> range) const {
+    return range.data() >= data_ && range.data() + range.size() <= data_ + size_;
+  }
+
   std::string path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  int fd_ = -1;
 };
 
 }  // namespace tandem::formats

@@ -44,8 +44,11 @@ class SafetensorsFile {
 
   /// True if `view` is a view of this file.
   bool holds(const core::TensorView& view) const { return file_.holds(view.data); }
+  const MappedFile& file() const { return file_; }
   /// See MappedFile::forget.
   void forget(const core::TensorView& view) const { file_.forget({view.data, view.bytes()}); }
+  /// The same of the whole file.
+  void forget_all() const { file_.forget(file_.bytes()); }
 
  private:
   friend class SafetensorsParser;

@@ -127,10 +127,19 @@ const core::TensorView* SafetensorsSet::find(std::string_view name) const {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
-void SafetensorsSet::forget(const core::TensorView& view) const {
+const MappedFile* SafetensorsSet::file_of(const core::TensorView& view) const {
   for (const SafetensorsFile& file : files_) {
-    if (file.holds(view)) return file.forget(view);
+    if (file.holds(view)) return &file.file();
   }
+  return nullptr;
+}
+
+void SafetensorsSet::forget(const core::TensorView& view) const {
+  if (const MappedFile* file = file_of(view)) file->forget({view.data, view.bytes()});
+}
+
+void SafetensorsSet::forget_all() const {
+  for (const SafetensorsFile& file : files_) file.forget_all();
 }
 
 }  // namespace tandem::formats

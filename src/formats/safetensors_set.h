@@ -33,8 +33,12 @@ class SafetensorsSet {
   /// Null when absent.
   const core::TensorView* find(std::string_view name) const;
 
+  /// The file that holds a tensor; null if none does.
+  const MappedFile* file_of(const core::TensorView& view) const;
   /// See MappedFile::forget. `view` must be one of the set's.
   void forget(const core::TensorView& view) const;
+  /// The same of all files.
+  void forget_all() const;
 
  private:
   /// Maps the files of the index and finds its tensors there.

@@ -74,7 +74,7 @@ struct PleLayerWeights {
 
 struct Head {
   const Weight* norm = nullptr;   ///< [E], final norm
-  const Weight* table = nullptr;  ///< [V, E], kTableAndHead or kLinear
+  const Weight* table = nullptr;  ///< [V, E], kTableAndHead or kHead
   float softcap = 0.0F;           ///< logits = cap * tanh(logits / cap); 0: none
 };
 

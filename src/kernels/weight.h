@@ -10,6 +10,10 @@
 #include "tandem/core/tensor.h"
 #include "tandem/core/units.h"
 
+namespace tandem::formats {
+class MappedFile;
+}
+
 namespace tandem::kernels {
 
 /// A weight in its backend's own layout, opaque to everybody else. The backend must outlive it.
@@ -25,6 +29,7 @@ class Weight {
 enum class WeightRole {
   kVector,        ///< norm weights and other f32 vectors
   kLinear,        ///< y = W x
+  kHead,          ///< y = W x over the vocabulary: a draft head, an LM head that is not tied
   kTable,         ///< rows are gathered by token id; may stay in the mapped file
   kTableAndHead,  ///< gathered by token id and used as a linear (tied embedding)
   kExpert,        ///< a linear of one expert, for moe(); kUnimplemented where there is no moe()
@@ -58,6 +63,9 @@ struct WeightView {
   /// before the product: cols for a scale per token, 128 for the block variant. 0: not rounded to
   /// e4m3; the backend chooses the precision of activations.
   int e4m3_group = 0;
+  /// Of a kTable weight: the file that the tensor is a part of, from which rows can be read without
+  /// mapping more of it. Null: the tensor is memory like any other.
+  const formats::MappedFile* file = nullptr;
 
   bool is_scaled() const { return scales.data != nullptr || factor != 1.0F; }
   std::int64_t rows() const { return tensor.rows(); }

@@ -63,7 +63,7 @@ struct ModelConfig {
 };
 
 /// Reads and checks the hyper-parameters of a target or a drafter; messages name file, key and
-/// what was expected. kUnimplemented for other architectures and for mixture-of-experts models.
+/// what was expected. kUnimplemented for other architectures.
 core::Result<ModelConfig> read_config(const formats::GgufFile& file);
 
 /// The same from the texts of a Hugging Face directory's config.json and generation_config.json

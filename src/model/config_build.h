@@ -33,6 +33,9 @@ inline constexpr int kCentroidsPerToken = 32;
 /// The key by which a GGUF drafter may say so: Tandem's own, other engines ignore it.
 inline constexpr std::string_view kCentroidsKey = "masked_embd_top_k";
 
+/// Tokens of a GGUF file that are never generated.
+inline constexpr std::string_view kSuppressKey = "tokenizer.ggml.suppress_tokens";
+
 inline constexpr std::string_view kTargetFamily = "gemma4";
 inline constexpr std::string_view kDrafterFamily = "gemma4-assistant";
 

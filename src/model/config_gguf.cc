@@ -140,7 +140,6 @@ core::Status read_vocabulary(const KeyReader& keys, ModelConfig& config) {
                                   table->rows(), kVocab.min, kVocab.max));
   }
   config.vocab = static_cast<int>(table->rows());
-  constexpr std::string_view kSuppressKey = "tokenizer.ggml.suppress_tokens";
   if (!keys.file().has(kSuppressKey)) return {};
   TANDEM_ASSIGN(const auto ids, keys.file().get_ints(kSuppressKey));
   for (std::int64_t id : ids) {

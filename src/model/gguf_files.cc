@@ -37,6 +37,10 @@ class GgufFiles final : public ModelFiles {
   core::Result<kernels::WeightView> weight(const std::string& name) const override;
   bool has_weight(const std::string& name) const override { return file_.find(name) != nullptr; }
   void forget(const core::TensorView& view) const override { file_.forget(view); }
+  const formats::MappedFile* file_of(const core::TensorView& view) const override {
+    return file_.file_of(view);
+  }
+  void forget_all() const override { file_.forget_all(); }
 
   std::vector<Tensor> tensors() const override {
     std::vector<Tensor> out;

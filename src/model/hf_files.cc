@@ -54,6 +54,9 @@ class HfFiles final : public ModelFiles {
   }
   core::Result<tokenizer::VocabData> vocab() const override;
   core::Result<std::vector<std::string>> tokens() const override;
+  core::Result<formats::MappedFile> vocab_text() const override {
+    return open_text("tokenizer.json");
+  }
   core::Result<std::string> chat_template() const override;
   kernels::SamplingParams sampling() const override;
 
@@ -67,6 +70,10 @@ class HfFiles final : public ModelFiles {
   }
   bool has_weight(const std::string& name) const override { return has_hf_weight(tensors_, name); }
   void forget(const core::TensorView& view) const override { tensors_.forget(view); }
+  const formats::MappedFile* file_of(const core::TensorView& view) const override {
+    return tensors_.file_of(view);
+  }
+  void forget_all() const override { tensors_.forget_all(); }
 
   std::vector<Tensor> tensors() const override {
     std::vector<Tensor> out;

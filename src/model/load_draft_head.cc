@@ -42,7 +42,7 @@ core::Status load_ordered_table(TensorPacker& pack, const WeightView& table,
   }
   WeightView ordered = table;
   ordered.tensor.data = copy.data();
-  return pack.pack(kTable, ordered, WeightRole::kLinear, out);
+  return pack.pack(kTable, ordered, WeightRole::kHead, out);
 }
 
 /// kUnimplemented if the backend runs no such head; loads nothing if it would not be faster.
@@ -80,7 +80,7 @@ core::Status load_draft_head(TensorPacker& pack, const ModelConfig& config, Draf
     if (!status.ok() && status.code() != core::Code::kUnimplemented) return status;
     if (ends.head.table != nullptr) return {};
   }
-  return pack.linear(kTable, config.vocab, config.hidden, ends.head.table);
+  return pack.matrix(kTable, config.vocab, config.hidden, WeightRole::kHead, ends.head.table);
 }
 
 }  // namespace tandem::model

@@ -107,7 +107,8 @@ core::Result<TargetWeights> load_target(const ModelFiles& files, const ModelConf
                          tied ? WeightRole::kTableAndHead : WeightRole::kTable, w.embedding));
   w.head.table = w.embedding;
   if (!tied) {
-    TANDEM_TRY(pack.linear({TensorRole::kOutput}, config.vocab, config.hidden, w.head.table));
+    TANDEM_TRY(pack.matrix({TensorRole::kOutput}, config.vocab, config.hidden, WeightRole::kHead,
+                           w.head.table));
   }
   TANDEM_TRY(pack.vector({TensorRole::kOutputNorm}, config.hidden, w.head.norm));
   w.head.softcap = config.final_softcap;

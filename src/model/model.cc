@@ -153,6 +153,8 @@ core::Status PairModel::prepare(const LoadOptions& options) {
                   MtpDrafter::create(pair_.target, pair_.drafter, std::move(draft_weights),
                                      *backend_, geometry.max_sequences));
   }
+  pair_.draft_files.reset();  // packed as a whole
+  pair_.target_files->forget_all();
   limits_.max_sequences = geometry.max_sequences;
   limits_.max_rows = geometry.max_rows;
   limits_.max_kept_rows = geometry.max_kept_rows;

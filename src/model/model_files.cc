@@ -21,7 +21,19 @@ core::Status missing_tensor(const std::string& path, std::string_view name) {
       fmt::format("{}: tensor \"{}\" is missing; the model is damaged, get it again", path, name));
 }
 
+namespace {
+
+/// Whether both keep their vocabulary in the same text, which then need not be read.
+bool have_one_text(const ModelFiles& a, const ModelFiles& b) {
+  const auto text_a = a.vocab_text();
+  const auto text_b = b.vocab_text();
+  return text_a.ok() && text_b.ok() && std::ranges::equal(text_a->bytes(), text_b->bytes());
+}
+
+}  // namespace
+
 core::Status check_same_vocab(const ModelFiles& target, const ModelFiles& drafter) {
+  if (have_one_text(target, drafter)) return {};
   TANDEM_ASSIGN(const auto a, target.tokens());
   TANDEM_ASSIGN(const auto b, drafter.tokens());
   if (a.empty() || b.empty()) return {};

@@ -8,6 +8,7 @@
 
 #include "tandem/core/status.h"
 #include "tandem/core/tensor.h"
+#include "tandem/formats/mapped_file.h"
 #include "tandem/kernels/step.h"
 #include "tandem/kernels/weight.h"
 #include "tandem/model/config.h"
@@ -38,6 +39,11 @@ class ModelFiles {
   virtual core::Result<tokenizer::VocabData> vocab() const = 0;
   /// The entries of the vocabulary alone; empty if the files have none.
   virtual core::Result<std::vector<std::string>> tokens() const = 0;
+  /// A file with nothing but the vocabulary, equal in files with equal ones; kNotFound if there is
+  /// none.
+  virtual core::Result<formats::MappedFile> vocab_text() const {
+    return core::not_found("the vocabulary has no file of its own");
+  }
   /// Jinja; kNotFound if the files have none.
   virtual core::Result<std::string> chat_template() const = 0;
   /// What the files recommend, else Gemma's defaults; the seed is not set.
@@ -51,6 +57,10 @@ class ModelFiles {
   virtual bool has_weight(const std::string& name) const = 0;
   /// Says that a tensor's bytes will not be read soon: their pages leave the resident set.
   virtual void forget(const core::TensorView& view) const = 0;
+  /// The file that holds a tensor's bytes.
+  virtual const formats::MappedFile* file_of(const core::TensorView& view) const = 0;
+  /// The same as forget() of everything that is mapped.
+  virtual void forget_all() const = 0;
 
   struct Tensor {
     std::string_view name;

@@ -80,7 +80,9 @@ core::Status TensorPacker::pack(TensorKey key, const WeightView& view, WeightRol
   const std::string name = files_.tensor_name(key);
   const auto status = use == WeightRole::kTokenIds ? core::Status() : view.check(name);
   if (!status.ok()) return status.with_context(files_.path());
-  auto packed = backend_.pack(view, use, name);
+  WeightView placed = view;
+  placed.file = use == WeightRole::kTable ? files_.file_of(view.tensor) : nullptr;
+  auto packed = backend_.pack(placed, use, name);
   if (!packed.ok()) return packed.status().with_context(files_.path());
   if (use != WeightRole::kTable) files_.forget(view.tensor);
   storage_.push_back(std::move(packed).value());

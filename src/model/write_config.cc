@@ -215,6 +215,9 @@ formats::GgufKeys write_drafter_keys(const ModelConfig& config, const tokenizer:
   set_uint(kCentroidsKey, config.centroids_per_token);
   set("rope.freq_base", static_cast<float>(config.rope_bases[index(AttentionKind::kFull)]));
   set("rope.freq_base_swa", static_cast<float>(config.rope_bases[index(AttentionKind::kSliding)]));
+  if (!config.suppressed.empty()) {
+    keys.set(kSuppressKey, std::vector<std::int32_t>(config.suppressed));
+  }
   add_tokenizer_keys(vocab, chat_template, keys);
   return keys;
 }

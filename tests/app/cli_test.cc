@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "program.h"
+#include "served.h"
 #include "tandem/net/http_client.h"
 
 namespace tandem::app {
@@ -21,10 +22,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-constexpr seconds kPatience{60};  // sanitizers on a busy machine
 const std::string kTiny = TANDEM_SOURCE_DIR "/tests/data/tiny/";
-const std::vector<std::string> kPair = {"--model",   kTiny + "tiny-e-Q8_0.gguf",
-                                        "--draft",   kTiny + "tiny-e-assistant-Q8_0.gguf",
+const std::vector<std::string> kPair = {"--model",  kTiny + "tiny-e-Q8_0.gguf",
+                                        "--draft",  kTiny + "tiny-e-assistant-Q8_0.gguf",
                                         "--device", "reference"};
 
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
@@ -34,26 +34,6 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
 
 const std::vector<std::string> kServe =
     std::vector<std::string>{"serve", "--port", "0", "--kv-memory", "64MiB"} + kPair;
-
-/// Waits until `program` listens and has loaded; its base URL.
-std::string wait_until_ready(const Program& program) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (std::chrono::steady_clock::now() < end) {
-    const std::string log = program.errors();
-    const std::size_t at = log.find("http://");
-    const std::size_t url_end = log.find_first_of(",/ \n", at + 7);
-    if (at != std::string::npos && url_end != std::string::npos) {
-      const std::string url = log.substr(at, url_end - at);
-      net::HttpRequest health{"GET", "/health", {}, ""};
-      const auto answer = net::fetch(*net::parse_url(url), health, kPatience);
-      if (answer.ok() && answer->status == 200) return url;
-      EXPECT_TRUE(!answer.ok() || answer->status == 503);
-    }
-    std::this_thread::sleep_for(milliseconds(20));
-  }
-  ADD_FAILURE() << "not ready: " << program.errors();
-  return "http://127.0.0.1:1";
-}
 
 core::Result<net::ClientResponse> ask(const std::string& url, int max_tokens) {
   net::HttpRequest request{"POST", "/v1/chat/completions", {}, ""};
@@ -133,8 +113,8 @@ TEST(Cli, FailureEndsWithOneAndOneSentence) {
       {{"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--draft", kTiny + "tiny-e-Q8_0.gguf",
         "--device", "reference", "--prompt", "x"},
        "tiny-e-Q8_0.gguf"},
-      {{"run", "--model", kTiny + "tiny-e-assistant-Q8_0.gguf", "--device", "reference",
-        "--prompt", "x"},
+      {{"run", "--model", kTiny + "tiny-e-assistant-Q8_0.gguf", "--device", "reference", "--prompt",
+        "x"},
        "drafter"},
       {{"inspect", "/no/such.gguf"}, "cannot open the file"},
       {{"bench", "--url", "http://127.0.0.1:1", "--dataset", "/no/such.json"},
@@ -174,11 +154,12 @@ TEST(Cli, InspectPromisesTheMemoryOfServing) {
   EXPECT_EQ(report.at("can_be_served"), true);
   EXPECT_EQ(report.at("layers").as_array().size(), 4u);
   EXPECT_EQ(report.at("types").at("BF16").at("tensors").to_number<int>(), 67);
-  // One sliding and one full layer own KV: 1 head of 32 and of 64, K and V, f16.
+  // One sliding and one full layer own KV: 1 head of 32 and of 64, K and V, f16, in pages of 32.
   EXPECT_EQ(report.at("kv_bytes_per_token").at("sliding").to_number<int>(), 128);
   EXPECT_EQ(report.at("kv_bytes_per_token").at("full").to_number<int>(), 256);
   const json::value& need = report.at("to_be_served");
-  EXPECT_EQ(need.at("kv_bytes").to_number<int>(), 4 * (1000 * 256 + (64 + 512) * 128));
+  EXPECT_EQ(need.at("kv_bytes").to_number<int>(),
+            4 * (1024 * 256 + (64 + 32) * 128) + 512 * 128 + (64 << 20));
   EXPECT_GT(need.at("weights_bytes").to_number<int>(), 0);
   EXPECT_GT(need.at("workspace_bytes").to_number<int>(), 0);
 

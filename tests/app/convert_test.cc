@@ -125,5 +125,39 @@ TEST(Convert, SaysWhatItCannotWrite) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
+TEST(Convert, LeavesNothingBehindWhenItFails) {
+  const TemporaryDirectory directory;
+  // The directory of the output cannot be written over: something else has its name at the end.
+  const std::string cut = directory.file("cut");
+  std::filesystem::copy(tiny("tiny-e2"), cut);
+  directory.write("cut/tokenizer.json", "{}");
+  EXPECT_EQ(convert_main({cut, directory.file("out"), "fp8"}), 1);
+  EXPECT_EQ(convert_main({tiny("tiny-e2-assistant"), directory.file("no/place/x.gguf"), "q8_0"}),
+            1);
+  for (const char* name : {"out", "out.incomplete", "no"}) {
+    EXPECT_FALSE(std::filesystem::exists(directory.file(name))) << name;
+  }
+}
+
+TEST(Convert, DoesNotWriteOverWhatAnEarlierRunLeft) {
+  const TemporaryDirectory directory;
+  directory.write("out.incomplete", "kept");
+  EXPECT_EQ(convert_main({tiny("tiny-e2"), directory.file("out/"), "bf16"}), 1);
+  EXPECT_EQ(directory.read("out.incomplete"), "kept");
+}
+
+TEST(Convert, SuppressedTokensStayWithAnAssistant) {
+  const TemporaryDirectory directory;
+  const std::string source = directory.file("assistant");
+  std::filesystem::copy(tiny("tiny-e2-assistant"), source);
+  directory.write("assistant/generation_config.json", R"({"suppress_tokens": [7, 9]})");
+  for (const char* form : {"bf16", "q8_0"}) {
+    const std::string out = directory.file(form);
+    ASSERT_EQ(convert_main({source, out, form}), 0);
+    EXPECT_EQ(model::ModelFiles::open(out).value()->config()->suppressed,
+              (std::vector<TokenId>{7, 9}));
+  }
+}
+
 }  // namespace
 }  // namespace tandem::app

@@ -1,8 +1,17 @@
 #include "tandem/kernels/cpu/weights.h"
 
+#include <array>
+
 #include "tandem/core/check.h"
+#include "tandem/formats/mapped_file.h"
 
 namespace tandem::kernels::cpu {
+namespace {
+
+/// Rows of tables up to this size are read into a buffer; the largest released has 43 KiB.
+constexpr std::size_t kMaxRowBytes = std::size_t{64} << 10;
+
+}  // namespace
 
 core::Result<std::unique_ptr<Weight>> VectorWeight::create(const WeightView& view) {
   auto weight = std::make_unique<VectorWeight>();
@@ -18,7 +27,16 @@ core::Result<std::unique_ptr<Weight>> VectorWeight::create(const WeightView& vie
 }
 
 void TableWeight::gather_row(std::int64_t r, float* dst) const {
-  view_.values(r, {dst, static_cast<std::size_t>(view_.cols())});
+  const std::span<float> values(dst, static_cast<std::size_t>(view_.cols()));
+  std::array<std::byte, kMaxRowBytes> bytes;
+  WeightView row = view_.slice(r, 1);
+  const std::size_t size = row.tensor.bytes();
+  // If the file is shorter by now, its mapping says so.
+  if (view_.file != nullptr && size <= bytes.size() &&
+      view_.file->read({row.tensor.data, size}, bytes.data())) {
+    row.tensor.data = bytes.data();
+  }
+  row.values(0, values);
 }
 
 const float* vector_data(const Weight* w, std::int64_t size) {

@@ -27,7 +27,7 @@ class VectorWeight final : public Weight {
   std::int64_t cols_ = 0;
 };
 
-/// A table that stays in the mapped file; rows are decoded when they are asked for.
+/// A table that stays in its file; rows are read and decoded when they are asked for.
 class TableWeight final : public Weight {
  public:
   explicit TableWeight(const WeightView& view) : view_(view) {}
