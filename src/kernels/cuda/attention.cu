@@ -48,12 +48,13 @@ __global__ void __launch_bounds__(kThreads)
     attention_kernel(AttentionArguments a, int first_tile, int max_blocks) {
   __shared__ float scores[16 * kScoreStride];
   __shared__ __align__(16) half weights[16 * 72];  // [row][key], padded against bank conflicts
+  let_next_start();
   const int g = blockIdx.x % a.kv_heads;
   const AttentionTile tile = a.tiles[first_tile + blockIdx.x / a.kv_heads];
   const BlockRange range = tile.num_rows > 0 ? visible_blocks(a, tile) : BlockRange{1, 0};
   const int block = range.first + blockIdx.y;
   if (block > range.last) {  // the grid is as large as the longest text needs
-    after_previous();
+    wait_for_previous();
     return;
   }
   const int ratio = a.heads / a.kv_heads, used = tile.num_rows * ratio;
@@ -85,10 +86,18 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < 2 * kAhead; ++i) ahead[i] = v_fragments[i * 32];
   };
+  int oldest[2], end[2];  // positions that this warp's two rows see
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int m = 2 * warp + i;
+    const DeviceRow row = a.rows[tile.first_row + (m < used ? m / ratio : 0)];
+    oldest[i] = a.window == 0 ? 0 : row.position - a.window + 1;
+    end[i] = m < used ? row.visible_end : 0;
+  }
   // Keys of earlier steps need not wait for those that this step writes.
   const bool is_old = !a.is_written || (block + 1) * kPageTokens <= tile.known_end;
   if (is_old) load();
-  after_previous();
+  wait_for_previous();
   if (!is_old) load();
   float acc[4] = {};
   score_keys<D>(query(r), query(r + 8), keys, lane, acc);
@@ -96,13 +105,13 @@ __global__ void __launch_bounds__(kThreads)
     scores[(r + i / 2 * 8) * kScoreStride + warp * 8 + 2 * c + i % 2] = acc[i];
   __syncthreads();
 
-  for (int m = 2 * warp; m < 2 * warp + 2; ++m) {
+#pragma unroll
+  for (int upper = 0; upper < 2; ++upper) {
+    const int m = 2 * warp + upper;
     float s[2], p[2];
-    const DeviceRow row = a.rows[tile.first_row + (m < used ? m / ratio : 0)];
     for (int i = 0; i < 2; ++i) {
       const int key = lane + 32 * i, position = block * kPageTokens + key;
-      const bool visible = m < used && position < row.visible_end &&
-                           (a.window == 0 || position > row.position - a.window);
+      const bool visible = position < end[upper] && position >= oldest[upper];
       s[i] = visible ? scores[m * kScoreStride + key] : -INFINITY;
     }
     float largest = fmaxf(s[0], s[1]);
@@ -149,12 +158,13 @@ __global__ void __launch_bounds__(kThreads)
 // One block a (tile, KV head, used row m), four columns a thread: merges the key blocks in
 // ascending order.
 __global__ void merge_kernel(AttentionArguments a, int first_tile, int max_blocks, HalfRows out) {
+  let_next_start();
   const int g = blockIdx.x % a.kv_heads, m = blockIdx.y, d = a.head_size, c = 4 * threadIdx.x;
   const AttentionTile tile = a.tiles[first_tile + blockIdx.x / a.kv_heads];
   const int ratio = a.heads / a.kv_heads;
   const bool is_used = m < tile.num_rows * ratio && c < d;
   const BlockRange range = is_used ? visible_blocks(a, tile) : BlockRange{1, 0};
-  after_previous();
+  wait_for_previous();
   if (!is_used) return;
   const int row = tile.first_row + m / ratio, head = g * ratio + m % ratio,
             count = range.last - range.first + 1;

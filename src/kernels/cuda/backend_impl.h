@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "tandem/kernels/cuda/device_buffer.h"
 #include "tandem/kernels/cuda/gemm.h"
 #include "tandem/kernels/cuda/graph_cache.h"
+#include "tandem/kernels/cuda/ple_block.h"
 #include "tandem/kernels/cuda/row_ops.h"
 #include "tandem/kernels/cuda/step_block.h"
 #include "tandem/kernels/cuda/token_ops.h"
@@ -129,6 +131,7 @@ class CudaBackend final : public Backend {
   Partials multiply(const GemmGroup& g, const HalfRows& x, int rows);
   /// Adds what is pending to x and writes rms(x) * norm (null: x) as the next product's input.
   HalfRows next_input(HalfUse use, Rows x, const Weight* norm, float* plain = nullptr);
+  void settle(Rows x, const Weight* norm, const HalfRows& out, float* plain);
   /// Adds what is pending to its rows; other rows than the pending ones are about to be used.
   void flush_pending();
   void set_pending(const Partials& delta, const Weight* post_norm, float scale, bool replace,
@@ -175,8 +178,12 @@ class CudaBackend final : public Backend {
   PinnedBuffer pinned_results_;
   Results results_;                    // in pinned memory
   std::vector<DeviceBuffer> retired_;  // outgrown workspaces, freed at the end of the step
+  // What x still lacks: a sum, or a whole block that begins with one, so that the norm that follows
+  // is part of the same launch.
   Residual pending_;
+  std::optional<PleBlock> pending_ple_;
   Rows pending_x_;
+  std::map<const Weight*, bool> runs_ple_block_;  // by gate
   std::vector<TokenId> chosen_;
   std::vector<std::int32_t> host_top_k_;
   std::vector<Candidates> host_candidates_;

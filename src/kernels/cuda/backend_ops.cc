@@ -75,20 +75,27 @@ void CudaBackend::set_pending(const Partials& delta, const Weight* post_norm, fl
   pending_x_ = x;
 }
 
-void CudaBackend::flush_pending() {
-  if (pending_.delta.data == nullptr) return;
-  residual_norm(std::exchange(pending_, {}), pending_x_.data, count(pending_x_), pending_x_.cols,
-                geometry_.rms_eps, nullptr, {}, nullptr, broken(pending_x_.set), stream_);
+void CudaBackend::settle(Rows x, const Weight* norm, const HalfRows& out, float* plain) {
+  const Residual residual = std::exchange(pending_, {});
+  const std::optional<PleBlock> block = std::exchange(pending_ple_, std::nullopt);
+  if (block) {
+    ple_block(*block, x.data, count(x), x.cols, geometry_.rms_eps, vector(norm), out, plain,
+              broken(x.set), stream_);
+  } else {
+    residual_norm(residual, x.data, count(x), x.cols, geometry_.rms_eps, vector(norm), out, plain,
+                  broken(x.set), stream_);
+  }
   check_launch();
+}
+
+void CudaBackend::flush_pending() {
+  if (pending_.delta.data != nullptr || pending_ple_) settle(pending_x_, nullptr, {}, nullptr);
 }
 
 HalfRows CudaBackend::next_input(HalfUse use, Rows x, const Weight* norm, float* plain) {
   if (pending_x_.data != x.data || pending_x_.rows != x.rows) flush_pending();
-  const Residual residual = std::exchange(pending_, {});
   const HalfRows out = plain == nullptr ? half_rows(use, x.cols) : HalfRows{};
-  residual_norm(residual, x.data, count(x), x.cols, geometry_.rms_eps, vector(norm), out, plain,
-                broken(x.set), stream_);
-  check_launch();
+  settle(x, norm, out, plain);
   return out;
 }
 
@@ -193,15 +200,25 @@ void CudaBackend::ffn(const FfnWeights& w, float scale, Rows x) {
 
 void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) {
   if (is_replay()) return;
-  const GemmGroup& gate = group({w.gate});
-  const GemmGroup& projection = group({w.projection});
-  const int width = static_cast<int>(w.gate->rows()), n = count(x);
-  const Partials p = multiply(gate, next_input(HalfUse::kPle, x, nullptr), n);
-  const HalfRows gated = half_rows(HalfUse::kPleGated, width);
-  gated_ple(p, ple.data + static_cast<std::ptrdiff_t>(layer) * width, ple.cols, n, width, gated,
-            broken(x.set), stream_);
+  const MatrixView &gate = weight(w.gate).matrix(), &projection = weight(w.projection).matrix();
+  const float* inputs = ple.data + static_cast<std::ptrdiff_t>(layer) * gate.rows;
+  const auto [runs_block, is_new] = runs_ple_block_.emplace(w.gate, false);
+  if (is_new) runs_block->second = can_run_ple_block(gate, projection);
+  if (runs_block->second) {
+    if (pending_x_.data != x.data || pending_x_.rows != x.rows) flush_pending();
+    pending_ple_ = PleBlock{std::exchange(pending_, {}), gate, projection, inputs, ple.cols,
+                            vector(w.post_norm),         scale};
+    pending_x_ = x;
+    return;
+  }
+  const GemmGroup& gate_group = group({w.gate});
+  const GemmGroup& projection_group = group({w.projection});
+  const int n = count(x);
+  const Partials p = multiply(gate_group, next_input(HalfUse::kPle, x, nullptr), n);
+  const HalfRows gated = half_rows(HalfUse::kPleGated, gate.rows);
+  gated_ple(p, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
   check_launch();
-  set_pending(multiply(projection, gated, n), w.post_norm, scale, false, x);
+  set_pending(multiply(projection_group, gated, n), w.post_norm, scale, false, x);
 }
 
 // ---- head ---------------------------------------------------------------------------------------

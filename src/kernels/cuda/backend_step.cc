@@ -59,6 +59,7 @@ int CudaBackend::count(const Rows& x) const {
 Backend::StepShape CudaBackend::begin_step(const StepPlan& plan) {
   const StepShape shape = host_.begin(plan);
   pending_ = {};
+  pending_ple_.reset();
   draft_steps_ = 0;
   is_verified_ = false;
   sizes_ = sizes_of(plan, shape);

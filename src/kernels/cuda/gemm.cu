@@ -1,12 +1,11 @@
 // y = W x for bricks of any kind, for few rows: mma.sync m16n8k16, weights as A, up to 64 rows of
 // activations as B.
 //
-// A CTA owns a contiguous run of (tile, superblock) units; eight math warps work on the two bricks
-// of a unit (16 outputs each), a ninth streams bricks and activations into a ring of stages with
-// bulk copies. Bound: bytes for up to about 16 rows, expansion and tensor cores above. Two CTAs
-// share an SM. Measured: docs/performance.md.
+// Bound: bytes for up to about 16 rows, expansion and tensor cores above. Two CTAs share an SM.
+// Measured: docs/performance.md.
 
 #include "tandem/kernels/cuda/gemm_schedule.cuh"
+#include "tandem/kernels/cuda/mma_sync.cuh"
 
 namespace tandem::kernels::cuda {
 
@@ -25,141 +24,33 @@ const StageBudget& stage_budget() {
 namespace {
 
 // From here on wgmma is faster, whose shape does not depend on how many of its rows are used.
-constexpr int kNarrowRows = 32;
-
-/// The B fragments of two k-steps: four core matrices of 8 rows x 8 K, a row of one from each
-/// lane's address.
-__device__ uint4 load_fragments(const uint4* at) {
-  uint4 v;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(smem_address(at)));
-  return v;
-}
-
-template <BrickKind kKind, int NT>
-__device__ void multiply_unit(const std::uint8_t* brick, const uint4* x, int warp, int lane,
-                              float (&acc)[NT][4]) {
-  BrickReader<kKind> reader;
-  reader.begin(brick, warp, lane);
-#pragma unroll
-  for (int pair = 0; pair < 8; ++pair) {
-    std::uint32_t low[4], high[4];
-    reader.fragment(2 * pair, low);
-    reader.fragment(2 * pair + 1, high);
-#pragma unroll
-    for (int t = 0; t < NT; ++t) {
-      const uint4 b = load_fragments(x + (t * 8 + pair) * 32 + lane);
-      mma_m16n8k16(acc[t], low, b.x, b.y);
-      mma_m16n8k16(acc[t], high, b.z, b.w);
-    }
-  }
-}
+constexpr int kNarrowRows = 16;
 
 template <int NT, bool kLargestOnly>
-__global__ void __launch_bounds__(kMathThreads + 32, 2) gemm_kernel(GemmArguments g) {
-  extern __shared__ __align__(128) std::uint8_t smem[];
-  __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
-  const int first_row = blockIdx.y * NT * 8;
-  const int stage_bytes = g.unit_bytes + NT * 4096;
-  const Run run = cta_run(g);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < g.stages; ++i) {
-      mbarrier_init(&full[i], 1);
-      mbarrier_init(&empty[i], kMathThreads / 32);
-    }
-    fence_barrier_init();
-  }
-  __syncthreads();
-
-  if (threadIdx.x >= kMathThreads) {
-    if (threadIdx.x == kMathThreads) {
-      load_units<NT>(g, run, smem, full, empty);
-    } else {
-      after_previous();
-    }
-    return;
-  }
-
-  after_previous();
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, side = threadIdx.x / 128;
-  const int first_output = 64 * side + 16 * warp + lane / 4;
-  float acc[NT][4] = {};
-  Largest<kLargestOnly ? NT : 1> largest;
-  largest.begin();
-  RingPlace at;
-  int tile = run.begin / g.superblocks, sb = run.begin % g.superblocks;
-  for (int u = run.begin; u < run.end; ++u) {
-    const BrickKind kind = range_of(g, tile).kind;
-    const int s = at.stage;
-    mbarrier_wait(&full[s], at.parity);
-    at.advance(g.stages);
-    const std::uint8_t* stage = smem + s * stage_bytes;
-    const std::uint8_t* brick = stage + side * brick_bytes(kind);
-    const uint4* x = reinterpret_cast<const uint4*>(stage + g.unit_bytes);
-    switch (kind) {
-      case BrickKind::kQ4K:
-        multiply_unit<BrickKind::kQ4K, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kQ6K:
-        multiply_unit<BrickKind::kQ6K, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kQ8:
-        multiply_unit<BrickKind::kQ8, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kF16:
-        multiply_unit<BrickKind::kF16, NT>(brick, x, warp, lane, acc);
-        break;
-    }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(&empty[s]);
-    const bool ends_tile = ++sb == g.superblocks;
-    if (!ends_tile && u + 1 != run.end) continue;
-    if constexpr (kLargestOnly) {
-      largest.take(g.largest, tile * kTileRows + first_output, acc);
-#pragma unroll
-      for (int t = 0; t < NT; ++t) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
-    } else {
-      store_tile<NT>(g, tile, first_row, first_output, lane, acc);
-    }
-    sb = 0;
-    ++tile;
-  }
-  if constexpr (kLargestOnly)
-    largest.store(g.largest, first_row, static_cast<int>(threadIdx.x) / 32, lane);
-}
-
-template <int NT, bool kLargestOnly>
-void launch_schedule(GemmArguments g, int ctas, int rows, cudaStream_t stream) {
-  const int stage_bytes = g.unit_bytes + NT * 4096;
-  g.stages = std::min(kMaxStages, stage_budget().shared / stage_bytes);
-  if (g.stages < 2) g.stages = std::min(kMaxStages, stage_budget().alone / stage_bytes);
-  const dim3 grid(static_cast<unsigned>(ctas),
-                  static_cast<unsigned>((rows + NT * 8 - 1) / (NT * 8)));
-  launch(gemm_kernel<NT, kLargestOnly>, grid, kMathThreads + 32,
-         static_cast<std::size_t>(g.stages) * stage_bytes, stream, g);
+__global__ void __launch_bounds__(kMathThreads + 32, 2) narrow_kernel(GemmArguments g) {
+  multiply_run<MmaSync, NT, kLargestOnly>(g);
 }
 
 template <bool kLargestOnly>
 void launch_gemm(const GemmArguments& g, int ctas, int rows, cudaStream_t stream) {
   if (rows > kNarrowRows && launch_wide(g, ctas, rows, kLargestOnly, stream)) return;
   if (rows <= 8) {
-    launch_schedule<1, kLargestOnly>(g, ctas, rows, stream);
+    launch_run<1>(narrow_kernel<1, kLargestOnly>, g, ctas, rows, stream);
   } else if (rows <= 16) {
-    launch_schedule<2, kLargestOnly>(g, ctas, rows, stream);
+    launch_run<2>(narrow_kernel<2, kLargestOnly>, g, ctas, rows, stream);
   } else if (rows <= 32) {
-    launch_schedule<4, kLargestOnly>(g, ctas, rows, stream);
+    launch_run<4>(narrow_kernel<4, kLargestOnly>, g, ctas, rows, stream);
   } else {
-    launch_schedule<8, kLargestOnly>(g, ctas, rows, stream);
+    launch_run<8>(narrow_kernel<8, kLargestOnly>, g, ctas, rows, stream);
   }
 }
 
 template <int NT>
 core::Status prepare_schedule() {
   const int bytes = stage_budget().alone;
-  TANDEM_CUDA(cudaFuncSetAttribute(gemm_kernel<NT, false>,
+  TANDEM_CUDA(cudaFuncSetAttribute(narrow_kernel<NT, false>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  TANDEM_CUDA(cudaFuncSetAttribute(gemm_kernel<NT, true>,
+  TANDEM_CUDA(cudaFuncSetAttribute(narrow_kernel<NT, true>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   return {};
 }

@@ -37,8 +37,8 @@ struct MatrixView {
   BrickKind kind = BrickKind::kF16;
   int rows = 0;  ///< outputs; padded to whole tiles in memory
   int cols = 0;  ///< K; padded to whole superblocks
-  int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
-  int superblocks() const { return (cols + kBrickCols - 1) / kBrickCols; }
+  __host__ __device__ int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+  __host__ __device__ int superblocks() const { return (cols + kBrickCols - 1) / kBrickCols; }
 };
 
 /// Sums of a GEMM before they are added up: [slot][max_rows][128] f32. Output n of a matrix whose

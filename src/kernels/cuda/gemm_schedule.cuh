@@ -1,15 +1,15 @@
 #pragma once
 
-// What the schedules of a matrix product share: the CTA's run of units, the ring of stages that a
-// loader warp fills, and what becomes of the sums.
+// What the schedules of a matrix product share: everything but the instruction. A CTA owns a
+// contiguous run of (tile, superblock) units, streams them through a ring of stages and stores the
+// sums.
 
 #include <algorithm>
 
 #include "tandem/kernels/cuda/bricks.cuh"
-#include "tandem/kernels/cuda/gemm.h"
+#include "tandem/kernels/cuda/gemm_output.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/pipeline.cuh"
-#include "tandem/kernels/cuda/reduce.cuh"
 
 namespace tandem::kernels::cuda {
 
@@ -24,17 +24,6 @@ struct StageBudget {
   int shared = 0, alone = 0;
 };
 const StageBudget& stage_budget();
-
-/// x [rows, K] times up to three matrices. Units are (tile, superblock) pairs, dealt to the CTAs of
-/// a row block in contiguous runs.
-struct GemmArguments {
-  TileRange first, second, third;
-  const uint4* x;
-  float* partials;
-  int num_tiles, superblocks, x_tiles, max_rows, unit_bytes, stages;
-  bool whole_tiles;
-  LargestOutputs largest;
-};
 
 /// wgmma, for many rows; false where the device or the weights' form has no such schedule.
 bool launch_wide(const GemmArguments& g, int ctas, int rows, bool largest_only,
@@ -59,71 +48,6 @@ __device__ inline Run cta_run(const GemmArguments& g) {
   return {static_cast<int>(n * blockIdx.x / gridDim.x) * scale,
           static_cast<int>(n * (blockIdx.x + 1) / gridDim.x) * scale};
 }
-
-template <int NT>
-__device__ void store_tile(const GemmArguments& g, int tile, int first_row, int n, int lane,
-                           float (&acc)[NT][4]) {
-  const int slot = g.whole_tiles ? tile : static_cast<int>(blockIdx.x) + tile;
-  float* out = g.partials + static_cast<std::size_t>(slot) * g.max_rows * kTileRows + n;
-#pragma unroll
-  for (int t = 0; t < NT; ++t) {
-    const int row = first_row + 8 * t + 2 * (lane % 4);
-    if (row < g.max_rows) {
-      out[row * kTileRows] = acc[t][0];
-      out[row * kTileRows + 8] = acc[t][2];
-    }
-    if (row + 1 < g.max_rows) {
-      out[(row + 1) * kTileRows] = acc[t][1];
-      out[(row + 1) * kTileRows + 8] = acc[t][3];
-    }
-    acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
-  }
-}
-
-/// The likeliest ids of a lane's rows. Ids come in ascending order, so that the first of equal ones
-/// stays.
-template <int NT>
-struct Largest {
-  float value[NT][2];
-  int id[NT][2];
-
-  __device__ void begin() {
-#pragma unroll
-    for (int i = 0; i < 2 * NT; ++i) {
-      value[i / 2][i % 2] = -INFINITY;
-      id[i / 2][i % 2] = 0;
-    }
-  }
-  __device__ void take(const LargestOutputs& out, int n, const float (&acc)[NT][4]) {
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
-      const int candidate = n + 8 * upper;
-      if (candidate >= out.vocab) continue;
-      if (out.suppressed != nullptr && (out.suppressed[candidate / 32] >> (candidate % 32) & 1))
-        continue;
-#pragma unroll
-      for (int i = 0; i < 2 * NT; ++i) {
-        const float v = acc[i / 2][i % 2 + 2 * upper];
-        if (v > value[i / 2][i % 2]) {
-          value[i / 2][i % 2] = v;
-          id[i / 2][i % 2] = candidate;
-        }
-      }
-    }
-  }
-  __device__ void store(const LargestOutputs& out, int first_row, int warp, int lane) {
-#pragma unroll
-    for (int i = 0; i < 2 * NT; ++i) {
-      unsigned long long key = order_key(value[i / 2][i % 2], id[i / 2][i % 2]);
-      for (int offset = 4; offset < 32; offset *= 2) {
-        const unsigned long long other = __shfl_xor_sync(0xffffffffu, key, offset);
-        key = other > key ? other : key;
-      }
-      const std::size_t row = first_row + i / 2 * 8 + 2 * (lane % 4) + i % 2;
-      if (lane < 4) out.keys[row * 8 * gridDim.x + 8 * blockIdx.x + warp] = key;
-    }
-  }
-};
 
 /// A place in the ring of stages: the stage, and the parity of its round.
 struct RingPlace {
@@ -182,6 +106,95 @@ __device__ void load_units(const GemmArguments& g, Run run, std::uint8_t* smem, 
     load_rows(at.stage, next_x());
     at.advance(g.stages);
   }
+}
+
+/// The CTA's run: a ninth warp streams bricks and activations, eight multiply the two bricks of a
+/// unit, 16 outputs each, as Schedule::multiply<kind, NT> does.
+template <typename Schedule, int NT, bool kLargestOnly>
+__device__ void multiply_run(const GemmArguments& g) {
+  extern __shared__ __align__(128) std::uint8_t smem[];
+  __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
+  const int first_row = blockIdx.y * NT * 8;
+  const int stage_bytes = g.unit_bytes + NT * 4096;
+  const Run run = cta_run(g);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < g.stages; ++i) {
+      mbarrier_init(&full[i], 1);
+      mbarrier_init(&empty[i], kMathThreads / 32);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+
+  if (threadIdx.x >= kMathThreads) {
+    if (threadIdx.x == kMathThreads) {
+      load_units<NT>(g, run, smem, full, empty);
+    } else {
+      after_previous();
+    }
+    return;
+  }
+
+  after_previous();
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, side = threadIdx.x / 128;
+  const int first_output = 64 * side + 16 * warp + lane / 4;
+  float acc[NT][4] = {};
+  Largest<kLargestOnly ? NT : 1> largest;
+  largest.begin();
+  RingPlace at;
+  int tile = run.begin / g.superblocks, sb = run.begin % g.superblocks;
+  for (int u = run.begin; u < run.end; ++u) {
+    const BrickKind kind = range_of(g, tile).kind;
+    const int s = at.stage;
+    mbarrier_wait(&full[s], at.parity);
+    at.advance(g.stages);
+    const std::uint8_t* x = smem + s * stage_bytes + g.unit_bytes;
+    const std::uint8_t* brick = smem + s * stage_bytes + side * brick_bytes(kind);
+    switch (kind) {
+      case BrickKind::kQ4K:
+        Schedule::template multiply<BrickKind::kQ4K, NT>(brick, x, warp, lane, acc);
+        break;
+      case BrickKind::kQ6K:
+        Schedule::template multiply<BrickKind::kQ6K, NT>(brick, x, warp, lane, acc);
+        break;
+      case BrickKind::kQ8:
+        Schedule::template multiply<BrickKind::kQ8, NT>(brick, x, warp, lane, acc);
+        break;
+      case BrickKind::kF16:
+        Schedule::template multiply<BrickKind::kF16, NT>(brick, x, warp, lane, acc);
+        break;
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(&empty[s]);
+    const bool ends_tile = ++sb == g.superblocks;
+    if (!ends_tile && u + 1 != run.end) continue;
+    if constexpr (kLargestOnly) {
+      largest.take(g.largest, tile * kTileRows + first_output, acc);
+#pragma unroll
+      for (int t = 0; t < NT; ++t) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
+    } else {
+      store_tile<NT>(g, tile, first_row, first_output, lane, acc);
+    }
+    sb = 0;
+    ++tile;
+  }
+  if constexpr (kLargestOnly)
+    largest.store(g.largest, first_row, static_cast<int>(threadIdx.x) / 32, lane);
+}
+
+/// A launch of `kernel`, whose CTAs have NT * 8 rows, on as many stages as fit; false if two do
+/// not.
+template <int NT, typename Kernel>
+bool launch_run(Kernel kernel, GemmArguments g, int ctas, int rows, cudaStream_t stream) {
+  const int stage_bytes = g.unit_bytes + NT * 4096;
+  g.stages = std::min(kMaxStages, stage_budget().shared / stage_bytes);
+  if (g.stages < 2) g.stages = std::min(kMaxStages, stage_budget().alone / stage_bytes);
+  if (g.stages < 2) return false;
+  const dim3 grid(static_cast<unsigned>(ctas),
+                  static_cast<unsigned>((rows + NT * 8 - 1) / (NT * 8)));
+  launch(kernel, grid, kMathThreads + 32, static_cast<std::size_t>(g.stages) * stage_bytes, stream,
+         g);
+  return true;
 }
 
 }  // namespace tandem::kernels::cuda

@@ -1,9 +1,9 @@
 #pragma once
 
 // Launches that overlap. A kernel may start while the one before it on the stream still runs, so
-// that its start-up costs nothing; every thread of every kernel calls after_previous() before it
-// touches memory that other kernels write. Since the call comes first, the end of a kernel also
-// means the end of all before it.
+// that its start-up costs nothing; every thread of every kernel waits for the previous one before
+// it touches memory that other kernels write, and so the end of a kernel also means the end of all
+// before it.
 
 #include <cuda_runtime.h>
 
@@ -11,12 +11,20 @@
 
 namespace tandem::kernels::cuda {
 
-/// Waits for the kernels before this one and lets the next one start. What may be read earlier:
-/// weights and other constants, what the step's block holds, and what a kernel before the previous
-/// one wrote.
-__device__ inline void after_previous() {
+/// Waits for the kernels before this one. Weights and other constants and what the step's block
+/// holds may be read earlier; where the kernel before comes with after_previous(), also what any
+/// kernel before that one wrote.
+__device__ inline void wait_for_previous() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+/// Lets the next kernel start, once every block has come here or ended. Before this one waits only
+/// where the next one reads nothing early that this one or an earlier kernel still writes.
+__device__ inline void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ inline void after_previous() {
+  wait_for_previous();
+  let_next_start();
 }
 
 /// Enqueues kernel<<<grid, threads, shared, stream>>>(arguments...); failures show in

@@ -6,15 +6,14 @@
 
 namespace tandem::kernels::cuda {
 
-/// Over the block, in one fixed order; T{} is neutral. `scratch`: [32] of shared memory, whose last
-/// readers may still be at work.
+/// Over the block, in one fixed order; T{} is neutral. `scratch`: [32] of shared memory that nobody
+/// has used before.
 template <typename T, typename Op>
-__device__ T block_reduce(T value, T* scratch, Op op) {
+__device__ T block_reduce_once(T value, T* scratch, Op op) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
   }
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  __syncthreads();
   if (lane == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
   value = lane < warps ? scratch[lane] : T{};
@@ -23,13 +22,20 @@ __device__ T block_reduce(T value, T* scratch, Op op) {
   }
   return value;
 }
-__device__ inline float block_sum(float value, float* scratch) {
-  return block_reduce(value, scratch, [](float a, float b) { return a + b; });
+/// The same where the last readers of `scratch` may still be at work.
+template <typename T, typename Op>
+__device__ T block_reduce(T value, T* scratch, Op op) {
+  __syncthreads();
+  return block_reduce_once(value, scratch, op);
+}
+__device__ inline float block_sum_once(float value, float* scratch) {
+  return block_reduce_once(value, scratch, [](float a, float b) { return a + b; });
 }
 struct SumAndLargest {
   float sum, largest;
 };
-/// Both at once; the values behind `largest` are not negative. `scratch`: [32].
+/// Both at once, as block_reduce_once; the values behind `largest` are not negative. `scratch`:
+/// [32].
 __device__ inline SumAndLargest block_sum_and_largest(SumAndLargest v, SumAndLargest* scratch) {
   const auto over_warp = [&v] {
     for (int offset = 16; offset > 0; offset /= 2) {

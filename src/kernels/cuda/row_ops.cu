@@ -3,66 +3,25 @@
 #include "tandem/core/check.h"
 #include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/reduce.cuh"
+#include "tandem/kernels/cuda/row_math.cuh"
 #include "tandem/kernels/cuda/row_ops.h"
 
 namespace tandem::kernels::cuda {
 namespace {
 
 constexpr int kRowThreads = 256;
-constexpr int kMostRowThreads = 1024;
+constexpr int kMostRowThreads = 512;
 constexpr int kGateThreads = 128;
-// The gated products are not bounded by a norm: they are stored / 64, so that fp16 reaches 4e6.
-constexpr float kGateScale = 64.0f;
-
-__device__ float4 load4(const float* p) {
-  return *reinterpret_cast<const float4*>(p);
-}
-__device__ void store4(float* p, float4 v) {
-  *reinterpret_cast<float4*>(p) = v;
-}
-__device__ float4 operator*(float4 a, float b) {
-  return {a.x * b, a.y * b, a.z * b, a.w * b};
-}
-__device__ float4 operator*(float4 a, float4 b) {
-  return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
-}
-__device__ float4 operator+(float4 a, float4 b) {
-  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
-__device__ float sum_of_squares(float4 v) {
-  return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-}
-__device__ float largest_of(float4 v) {
-  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-}
-
-/// Four columns from `col` on, a multiple of 4.
-__device__ void store_half4(const HalfRows& out, int row, int col, float4 v) {
-  half2* at = reinterpret_cast<half2*>(out.data + activation_index(row, col, out.row_tiles));
-  at[0] = __floats2half2_rn(v.x, v.y);
-  at[1] = __floats2half2_rn(v.z, v.w);
-}
-
-/// Stores a gated product, saturating; a value that fp16 cannot hold is a broken.
-__device__ void store_gated(const HalfRows& out, int row, int col, float4 value,
-                            std::int32_t* broken) {
-  const float4 v = value * (1.0f / kGateScale);
-  if (!(largest_of(v) <= 65504.0f)) broken[row] = 1;
-  const auto saturated = [](float x) {
-    return fminf(fmaxf(x, -65504.0f), 65504.0f);
-  };
-  store_half4(out, row, col, {saturated(v.x), saturated(v.y), saturated(v.z), saturated(v.w)});
-  if (col == 0) out.scale[row] = kGateScale;
-}
-
 // A block a row, kQuads times four columns a thread. Short code: a kernel of microseconds pays for
-// every line of instructions that it fetches.
+// every line of instructions that it fetches. x was written two kernels ago or earlier where
+// something is pending, so that only the sums are waited for.
 template <int kQuads>
 __global__ void __launch_bounds__(kMostRowThreads)
     residual_norm_kernel(Residual residual, float* x, int cols, float eps, const float* norm,
                          HalfRows out, float* plain, std::int32_t* broken) {
   __shared__ float scratch[32];
   __shared__ SumAndLargest both[32];
+  let_next_start();
   const int row = blockIdx.x;
   float* x_row = x + static_cast<std::size_t>(row) * cols;
   const bool has_delta = residual.delta.data != nullptr;
@@ -79,13 +38,11 @@ __global__ void __launch_bounds__(kMostRowThreads)
     if (has_delta) parts[i] = residual.delta.parts[residual.first_tile + c / kTileRows];
     if (residual.post_norm) post_norm[i] = load4(residual.post_norm + c);
     if (norm) weight[i] = load4(norm + c);
+    if (has_delta && !residual.replace) old[i] = load4(x_row + c);
   });
-  after_previous();
-  each([&](int i, int c) {
-    if (!residual.replace) old[i] = load4(x_row + c);
-  });
+  wait_for_previous();
   if (!has_delta) {
-    each([&](int i, int) { v[i] = old[i]; });
+    each([&](int i, int c) { v[i] = load4(x_row + c); });
   } else {
     float squares = 0;
     each([&](int i, int c) {
@@ -94,7 +51,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
     });
     const float inverse =
         residual.post_norm
-            ? 1.0f / sqrtf(block_sum(squares, scratch) / static_cast<float>(cols) + eps)
+            ? 1.0f / sqrtf(block_sum_once(squares, scratch) / static_cast<float>(cols) + eps)
             : 1.0f;
     each([&](int i, int c) {
       if (residual.post_norm) v[i] = v[i] * inverse * post_norm[i];
@@ -122,32 +79,33 @@ __global__ void __launch_bounds__(kMostRowThreads)
   if (out.data != nullptr && threadIdx.x == 0) out.scale[row] = scale;
 }
 
-__device__ float4 gelu4(float4 v) {
-  return {gelu_tanh(v.x), gelu_tanh(v.y), gelu_tanh(v.z), gelu_tanh(v.w)};
-}
-
 __global__ void geglu_kernel(Partials p, int up_tile, int cols, HalfRows out,
                              std::int32_t* broken) {
+  let_next_start();
   const int row = blockIdx.y, c = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
   const bool is_inside = c < cols;
   const TileParts gate_parts = is_inside ? p.parts[c / kTileRows] : TileParts{};
   const TileParts up_parts = is_inside ? p.parts[up_tile + c / kTileRows] : TileParts{};
-  after_previous();
+  wait_for_previous();
   if (!is_inside) return;
   const float4 gate = sum_parts(p, gate_parts, row, c % kTileRows);
   const float4 up = sum_parts(p, up_parts, row, c % kTileRows);
   store_gated(out, row, c, gelu4(gate) * up, broken);
 }
 
+// The per-layer input is older than the product before it.
 __global__ void gated_ple_kernel(Partials p, const float* ple, int ple_stride, int cols,
                                  HalfRows out, std::int32_t* broken) {
+  let_next_start();
   const int row = blockIdx.y, c = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
   const bool is_inside = c < cols;
   const TileParts parts = is_inside ? p.parts[c / kTileRows] : TileParts{};
-  after_previous();
+  float4 input = {};
+  if (is_inside) input = load4(ple + static_cast<std::size_t>(row) * ple_stride + c);
+  wait_for_previous();
   if (!is_inside) return;
-  const float4 input = load4(ple + static_cast<std::size_t>(row) * ple_stride + c);
-  store_gated(out, row, c, gelu4(sum_parts(p, parts, row, c % kTileRows)) * input, broken);
+  const float4 gate = sum_parts(p, parts, row, c % kTileRows);
+  store_gated(out, row, c, gelu4(gate) * input, broken);
 }
 
 // A block a (layer, row); width / 4 threads, at least a warp.
@@ -159,7 +117,7 @@ __global__ void combine_ple_kernel(Partials p, const float* norm, float input_sc
   float4 v = {};
   if (c < width) v = sum_parts(p, row, n / kTileRows, n % kTileRows) * input_scale;
   const float inverse =
-      1.0f / sqrtf(block_sum(sum_of_squares(v), scratch) / static_cast<float>(width) + eps);
+      1.0f / sqrtf(block_sum_once(sum_of_squares(v), scratch) / static_cast<float>(width) + eps);
   if (c >= width) return;
   float* at = ple + (static_cast<std::size_t>(row) * layers + layer) * width + c;
   store4(at, (v * inverse * load4(norm + c) + load4(at)) * 0.70710678118654752f);
@@ -200,12 +158,42 @@ __device__ int q_index(int dim) {
 
 enum class HeadRole { kQuery, kKey, kValue };
 
-// One block a (row, head), of 128 threads; heads in the order q, k, v, of up to 512 dimensions.
-__global__ void qkv_kernel(Partials p, HeadLayout layout, const float* q_norm, const float* k_norm,
-                           const float2* rope, const DeviceRow* rows, int q_rows, KvView kv,
-                           float eps, half* q, std::int32_t* broken) {
-  __shared__ __align__(16) float values[512];
+/// Four neighbouring dimensions, from `dim` on, of a head that is done.
+__device__ void store_head(HeadRole role, half* to, int key, int dim, int head_size, float4 v) {
+  const half2 pairs[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int at = dim + 2 * i;
+    if (role == HeadRole::kQuery) {
+      *reinterpret_cast<half2*>(to + q_index(at)) = pairs[i];
+    } else if (role == HeadRole::kKey) {
+      *reinterpret_cast<half2*>(to + k_index(key, at, head_size)) = pairs[i];
+    } else {
+      to[kPageTokens * head_size + v_index(key, at)] = __low2half(pairs[i]);
+      to[kPageTokens * head_size + v_index(key, at + 1)] = __high2half(pairs[i]);
+    }
+  }
+}
+
+/// What is not finite would spoil the rows that see it behind their mask, too: it becomes 0.
+__device__ float4 storable(float4 v, bool& fits) {
+  const auto one = [&fits](float x) {
+    const bool is_small = fabsf(x) <= 65504.0f;
+    fits = fits && is_small;
+    return is_small ? x : 0.0f;
+  };
+  return {one(v.x), one(v.y), one(v.z), one(v.w)};
+}
+
+// One block a (row, head), heads in the order q, k, v, of up to 512 dimensions. A thread has four
+// dimensions of the first half and their RoPE partners in the second. All but the sums is at hand
+// before the product has ended.
+__global__ void __launch_bounds__(64)
+    qkv_kernel(Partials p, HeadLayout layout, const float* q_norm, const float* k_norm,
+               const float2* rope, const DeviceRow* rows, int q_rows, KvView kv, float eps, half* q,
+               std::int32_t* broken) {
   __shared__ float scratch[32];
+  let_next_start();
   const int row = blockIdx.x, d = layout.head_size;
   int head = blockIdx.y;
   HeadRole role = HeadRole::kQuery;
@@ -218,52 +206,59 @@ __global__ void qkv_kernel(Partials p, HeadLayout layout, const float* q_norm, c
   }
   const bool from_k = role == HeadRole::kKey || (role == HeadRole::kValue && layout.value_is_key);
   const int first_tile = role == HeadRole::kQuery ? 0 : from_k ? layout.k_tile : layout.v_tile;
-  const int column = 4 * static_cast<int>(threadIdx.x), n = head * d + column;
-  const TileParts parts = column < d ? p.parts[first_tile + n / kTileRows] : TileParts{};
-  after_previous();
-  if (role == HeadRole::kQuery && row >= q_rows) return;
-  float squares = 0;
-  if (column < d) {
-    const float4 v = sum_parts(p, parts, row, n % kTileRows);
-    store4(values + column, v);
-    squares = sum_of_squares(v);
-  }
-  const float inverse = 1.0f / sqrtf(block_sum(squares, scratch) / static_cast<float>(d) + eps);
-  if (role == HeadRole::kValue) {
-    for (int i = threadIdx.x; i < d; i += blockDim.x) values[i] *= inverse;
-  } else {
-    const float* norm = role == HeadRole::kQuery ? q_norm : k_norm;
-    for (int i = threadIdx.x; i < d / 2; i += blockDim.x) {
-      const float2 turn = rope[static_cast<std::size_t>(row) * (d / 2) + i];  // cos, sin
-      const float a = values[i] * inverse * norm[i],
-                  b = values[i + d / 2] * inverse * norm[i + d / 2];
-      values[i] = a * turn.x - b * turn.y;
-      values[i + d / 2] = b * turn.x + a * turn.y;
+  const int dim = 4 * static_cast<int>(threadIdx.x), n = head * d + dim;
+  const bool is_inside = dim < d / 2;
+  const float* norm = role == HeadRole::kQuery ? q_norm : k_norm;
+  TileParts low_parts = {}, high_parts = {};
+  float4 low_norm = {1, 1, 1, 1}, high_norm = {1, 1, 1, 1}, turns[2] = {};
+  if (is_inside) {
+    low_parts = p.parts[first_tile + n / kTileRows];
+    high_parts = p.parts[first_tile + (n + d / 2) / kTileRows];
+    if (role != HeadRole::kValue) {
+      low_norm = load4(norm + dim);
+      high_norm = load4(norm + dim + d / 2);
+      const float2* at = rope + static_cast<std::size_t>(row) * (d / 2) + dim;  // cos, sin
+      turns[0] = load4(&at[0].x);
+      turns[1] = load4(&at[2].x);
     }
-  }
-  __syncthreads();
-  if (role == HeadRole::kQuery) {
-    half* out = q + (static_cast<std::size_t>(row) * layout.heads + head) * d;
-    for (int i = threadIdx.x; i < d; i += blockDim.x) out[q_index(i)] = __float2half_rn(values[i]);
-    return;
   }
   const DeviceRow info = rows[row];
-  const PageId page = kv.tables[info.span * kv.table_stride + info.position / kPageTokens];
-  const int key = info.position % kPageTokens;
-  half* block = reinterpret_cast<half*>(kv.pages + static_cast<std::size_t>(page) * kv.page_bytes +
-                                        kv.layer_offset) +
-                static_cast<std::size_t>(head) * 2 * kPageTokens * d;
-  for (int i = threadIdx.x; i < d; i += blockDim.x) {
-    // What is not finite would spoil the rows that see it behind their mask, too.
-    const bool fits = fabsf(values[i]) <= 65504.0f;
-    if (!fits) broken[row] = 1;
-    const half v = __float2half_rn(fits ? values[i] : 0.0f);
-    if (role == HeadRole::kKey) {
-      block[k_index(key, i, d)] = v;
-    } else {
-      block[kPageTokens * d + v_index(key, i)] = v;
-    }
+  half* to = q + (static_cast<std::size_t>(row) * layout.heads + head) * d;
+  if (role != HeadRole::kQuery) {
+    const PageId page = kv.tables[info.span * kv.table_stride + info.position / kPageTokens];
+    to = reinterpret_cast<half*>(kv.pages + static_cast<std::size_t>(page) * kv.page_bytes +
+                                 kv.layer_offset) +
+         static_cast<std::size_t>(head) * 2 * kPageTokens * d;
   }
+  wait_for_previous();
+  float4 low = {}, high = {};
+  if (is_inside && (role != HeadRole::kQuery || row < q_rows)) {
+    low = sum_parts(p, low_parts, row, n % kTileRows);
+    high = sum_parts(p, high_parts, row, (n + d / 2) % kTileRows);
+  }
+  if (role == HeadRole::kQuery && row >= q_rows) return;
+  const float squares = sum_of_squares(low) + sum_of_squares(high);
+  const float inverse =
+      1.0f / sqrtf(block_sum_once(squares, scratch) / static_cast<float>(d) + eps);
+  if (!is_inside) return;
+  low = low * inverse;
+  high = high * inverse;
+  if (role != HeadRole::kValue) {
+    const float4 a = low * low_norm, b = high * high_norm;
+    const float4 c = {turns[0].x, turns[0].z, turns[1].x, turns[1].z};
+    const float4 s = {turns[0].y, turns[0].w, turns[1].y, turns[1].w};
+    low = a * c + b * s * -1.0f;
+    high = b * c + a * s;
+  }
+  if (role != HeadRole::kQuery) {
+    bool fits = true;
+    low = storable(low, fits);
+    high = storable(high, fits);
+    if (!fits) broken[row] = 1;
+  }
+  const int key = info.position % kPageTokens;
+  store_head(role, to, key, dim, d, low);
+  store_head(role, to, key, dim + d / 2, d, high);
 }
 
 unsigned int blocks(int n, int per) {
@@ -275,10 +270,10 @@ unsigned int blocks(int n, int per) {
 void residual_norm(const Residual& residual, float* x, int rows, int cols, float eps,
                    const float* norm, const HalfRows& out, float* plain, std::int32_t* broken,
                    cudaStream_t stream) {
-  const unsigned threads = std::min<unsigned>(blocks(cols, 128) * 32, kMostRowThreads);
-  TANDEM_CHECK(cols <= 8 * kMostRowThreads, "rows are at most 8192 wide");
-  const auto kernel =
-      cols <= 4 * kMostRowThreads ? residual_norm_kernel<1> : residual_norm_kernel<2>;
+  TANDEM_CHECK(cols <= 16 * kMostRowThreads, "rows are at most 8192 wide");
+  const bool is_narrow = cols <= 8 * kMostRowThreads;
+  const auto kernel = is_narrow ? residual_norm_kernel<2> : residual_norm_kernel<4>;
+  const unsigned threads = blocks(cols, (is_narrow ? 256 : 512)) * 32;
   launch(kernel, dim3(rows), threads, 0, stream, residual, x, cols, eps, norm, out, plain, broken);
 }
 
@@ -315,8 +310,8 @@ void qkv_finish(const Partials& p, const HeadLayout& layout, const float* q_norm
                 int q_rows, const KvView& kv, float eps, half* q, std::int32_t* broken,
                 cudaStream_t stream) {
   const int heads = layout.heads + (layout.k_tile >= 0 ? 2 * layout.kv_heads : 0);
-  launch(qkv_kernel, dim3(num_rows, heads), 128, 0, stream, p, layout, q_norm, k_norm, rope, rows,
-         q_rows, kv, eps, q, broken);
+  launch(qkv_kernel, dim3(num_rows, heads), blocks(layout.head_size, 256) * 32, 0, stream, p,
+         layout, q_norm, k_norm, rope, rows, q_rows, kv, eps, q, broken);
 }
 
 }  // namespace tandem::kernels::cuda

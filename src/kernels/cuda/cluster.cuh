@@ -1,0 +1,49 @@
+#pragma once
+
+// Blocks of a cluster: where they are, what they wait for, and each other's shared memory (PTX ISA,
+// barrier.cluster and mapa; sm_90 and later).
+
+#include <cstdint>
+
+#include "tandem/kernels/cuda/layouts.cuh"
+#include "tandem/kernels/cuda/pipeline.cuh"
+
+namespace tandem::kernels::cuda {
+
+/// Waits for every thread of the cluster. Dear where stores are under way: it waits for those, too.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// The address of `local`, a place in this block's shared memory, in that of block `rank`.
+__device__ inline std::uint32_t remote_address(const void* local, int rank) {
+  std::uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(smem_address(local)), "r"(rank));
+  return address;
+}
+/// Stores 4 or 8 bytes in another block's shared memory and counts them at its barrier, which
+/// stands for them: the receiver needs no other.
+__device__ inline void send(std::uint32_t to, std::uint32_t barrier, half2 v) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+      "r"(as_bits(v)), "r"(barrier)
+      : "memory");
+}
+__device__ inline void send(std::uint32_t to, std::uint32_t barrier, float a, float b) {
+  const std::uint64_t v = static_cast<std::uint64_t>(__float_as_uint(b)) << 32 | __float_as_uint(a);
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(v),
+      "r"(barrier)
+      : "memory");
+}
+/// Waits for the first round of a barrier that other blocks send to.
+__device__ inline void wait_for_messages(std::uint64_t* barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nWAIT:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0;\n@p bra DONE;\n"
+      "bra WAIT;\nDONE:\n}" ::"r"(smem_address(barrier))
+      : "memory");
+}
+
+}  // namespace tandem::kernels::cuda

@@ -1,0 +1,86 @@
+#pragma once
+
+// What becomes of the sums of a matrix product: partial sums of tiles, or the largest outputs.
+
+#include "tandem/kernels/cuda/gemm.h"
+#include "tandem/kernels/cuda/reduce.cuh"
+
+namespace tandem::kernels::cuda {
+
+/// x [rows, K] times up to three matrices. Units are (tile, superblock) pairs, dealt to the CTAs of
+/// a row block in contiguous runs.
+struct GemmArguments {
+  TileRange first, second, third;
+  const uint4* x;
+  float* partials;
+  int num_tiles, superblocks, x_tiles, max_rows, unit_bytes, stages;
+  bool whole_tiles;
+  LargestOutputs largest;
+};
+
+template <int NT>
+__device__ void store_tile(const GemmArguments& g, int tile, int first_row, int n, int lane,
+                           float (&acc)[NT][4]) {
+  const int slot = g.whole_tiles ? tile : static_cast<int>(blockIdx.x) + tile;
+  float* out = g.partials + static_cast<std::size_t>(slot) * g.max_rows * kTileRows + n;
+#pragma unroll
+  for (int t = 0; t < NT; ++t) {
+    const int row = first_row + 8 * t + 2 * (lane % 4);
+    if (row < g.max_rows) {
+      out[row * kTileRows] = acc[t][0];
+      out[row * kTileRows + 8] = acc[t][2];
+    }
+    if (row + 1 < g.max_rows) {
+      out[(row + 1) * kTileRows] = acc[t][1];
+      out[(row + 1) * kTileRows + 8] = acc[t][3];
+    }
+    acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
+  }
+}
+
+/// The likeliest ids of a lane's rows. Ids come in ascending order, so that the first of equal ones
+/// stays.
+template <int NT>
+struct Largest {
+  float value[NT][2];
+  int id[NT][2];
+
+  __device__ void begin() {
+#pragma unroll
+    for (int i = 0; i < 2 * NT; ++i) {
+      value[i / 2][i % 2] = -INFINITY;
+      id[i / 2][i % 2] = 0;
+    }
+  }
+  __device__ void take(const LargestOutputs& out, int n, const float (&acc)[NT][4]) {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      const int candidate = n + 8 * upper;
+      if (candidate >= out.vocab) continue;
+      if (out.suppressed != nullptr && (out.suppressed[candidate / 32] >> (candidate % 32) & 1))
+        continue;
+#pragma unroll
+      for (int i = 0; i < 2 * NT; ++i) {
+        const float v = acc[i / 2][i % 2 + 2 * upper];
+        if (v > value[i / 2][i % 2]) {
+          value[i / 2][i % 2] = v;
+          id[i / 2][i % 2] = candidate;
+        }
+      }
+    }
+  }
+  __device__ void store(const LargestOutputs& out, int first_row, int warp, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2 * NT; ++i) {
+      unsigned long long key = order_key(value[i / 2][i % 2], id[i / 2][i % 2]);
+      for (int offset = 4; offset < 32; offset *= 2) {
+        const unsigned long long other = __shfl_xor_sync(0xffffffffu, key, offset);
+        key = other > key ? other : key;
+      }
+      const std::size_t row = first_row + i / 2 * 8 + 2 * (lane % 4) + i % 2;
+      if (lane < 4) out.keys[row * 8 * gridDim.x + 8 * blockIdx.x + warp] = key;
+    }
+  }
+};
+
+}  // namespace tandem::kernels::cuda
