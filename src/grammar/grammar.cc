@@ -8,7 +8,7 @@
 namespace tandem::grammar {
 namespace {
 
-constexpr std::uint64_t kWarmUpWork = 3'000'000;    // of the masks made at once
+constexpr std::uint64_t kWarmUpWork = 5'000'000;    // of the masks made at once
 constexpr std::size_t kManySlow = 8;                // slow states worth looking for alike ones
 constexpr std::size_t kMaxSharedTable = 1'000'000;  // entries of the automaton, else it takes long
 constexpr std::uint64_t kSlowWork = 50'000;         // masks of less are made when they are needed
@@ -126,7 +126,10 @@ std::uint64_t Grammar::most_work(std::int32_t state) const {
 
 std::vector<std::int32_t> Grammar::slow_states() const {
   std::vector<std::int32_t> states = automaton_.reachable();
-  std::erase_if(states, [this](std::int32_t state) { return most_work(state) < kSlowWork; });
+  // No text stops before a call that must come, see Pushdown::arrive().
+  std::erase_if(states, [this](std::int32_t state) {
+    return automaton_.only_calls(state) || most_work(state) < kSlowWork;
+  });
   return states;
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/json/value.hpp>
 #include <sstream>
 #include <string>
@@ -89,6 +91,23 @@ TEST(golden, StreamDecoderGivesEveryPiece) {
       check_detok(line.as_object(), true);
       check_detok(line.as_object(), false);
     }
+  }
+}
+
+/// A file that no golden test reads would pass unseen. The others are in tests/chat and
+/// tests/grammar; each reads every line of its files.
+TEST(golden, EveryTextFileHasATest) {
+  const auto files = testing::golden_text_files("");
+  ASSERT_FALSE(files.empty());
+  for (const std::string& path : files) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    const bool is_known = std::ranges::any_of(
+        std::array{"chat-", "detok", "gbnf", "json-schema", "parse", "tokenizer-"},
+        [&](const char* prefix) { return name.starts_with(prefix); });
+    EXPECT_TRUE(is_known) << path;
+    const std::string text = testing::read_file(path);
+    const auto num_lines = static_cast<std::size_t>(std::ranges::count(text, '\n'));
+    EXPECT_EQ(testing::read_jsonl(path).size(), num_lines) << path;
   }
 }
 
