@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "chat_vocab.h"
 #include "tandem/chat/output_parser.h"
 #include "tandem/chat/wire_json.h"
 #include "tandem/tokenizer/tokenizer.h"
@@ -18,36 +17,7 @@ namespace {
 
 using namespace tandem;
 
-void require(bool condition) {
-  if (!condition) __builtin_trap();
-}
-
-/// 256 byte tokens, then special ones and a few words.
-std::shared_ptr<const tokenizer::Tokenizer> make_tokenizer() {
-  using tokenizer::TokenKind;
-  constexpr const char* kDigits = "0123456789ABCDEF";
-  tokenizer::VocabData data;
-  const auto add = [&data](std::string token, TokenKind kind) {
-    data.tokens.push_back(std::move(token));
-    data.kinds.push_back(kind);
-  };
-  for (int byte = 0; byte < 256; ++byte) {
-    add(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">", TokenKind::kByte);
-  }
-  for (const char* token : {"<eos>", "<bos>", "<|turn>", "<turn|>", "<|tool_response>"}) {
-    add(token, TokenKind::kControl);
-  }
-  for (const char* token :
-       {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<tool_response|>", "<|\"|>"}) {
-    add(token, TokenKind::kUserDefined);
-  }
-  for (const char* token : {"thought", "\n", "call:f", "{", "}", "a:", "1", ",", "\xE2\x96\x81"}) {
-    add(token, TokenKind::kNormal);
-  }
-  data.eos = 256;
-  data.bos = 257;
-  return tokenizer::Tokenizer::create(std::move(data)).value();
-}
+using fuzz::require;
 
 chat::OutputDelta parse(const tokenizer::Tokenizer& tokenizer, std::span<const TokenId> ids,
                         std::size_t group) {
@@ -71,7 +41,7 @@ chat::OutputDelta parse(const tokenizer::Tokenizer& tokenizer, std::span<const T
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const auto tokenizer = make_tokenizer();
+  static const auto tokenizer = fuzz::chat_tokenizer();
   const auto vocab_size = static_cast<unsigned>(tokenizer->vocab_size());
   std::vector<TokenId> ids;  // two bytes an id: most are not bytes
   for (std::size_t i = 0; i + 1 < size; i += 2) {

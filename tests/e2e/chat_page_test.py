@@ -153,17 +153,37 @@ class ChatPageTest(unittest.TestCase):
         last = "return [...document.querySelectorAll('.figures')].at(-1).textContent"
         self.assertIn("prompt tokens cached", self.browser.script(last))
 
+    def add_to_requests(self, members):
+        """Every request of the page gets these members, too."""
+        self.browser.script(
+            "const send = window.fetch; window.fetch = (url, options) => {"
+            " if (options?.body) options = {...options, body: JSON.stringify("
+            " {...JSON.parse(options.body), ...arguments_of_test})};"
+            " return send(url, options); }".replace("arguments_of_test", json.dumps(members))
+        )
+
+    def test_a_thought_is_shown_folded(self):
+        opening = self.server.post("/tokenize", {"prompt": "<|channel>"})["tokens"][-1]
+        self.browser.script("document.querySelector('#settings [name=thinking]').checked = true")
+        # The demo's model does not think by itself: the bias begins a thought, the form ends it.
+        self.add_to_requests(
+            {"logit_bias": {opening: 100}, "thinking_budget": 8, "regex": "[0-9]{3}"}
+        )
+        self.browser.type("#input", "Think." + ENTER)
+        self.settle()
+        self.assertRegex(self.browser.text(".model .text"), r"\A[0-9]{3}\Z")
+        self.assertTrue(self.browser.text(".model .thought").removeprefix("Thinking").strip())
+        is_open = "return document.querySelector('.model .thought').open"
+        self.assertFalse(self.browser.script(is_open))
+        self.browser.click(".model .thought summary")
+        self.assertTrue(self.browser.script(is_open))
+
     def test_escape_and_the_button_stop(self):
         for stop in (lambda: self.browser.press(ESCAPE), lambda: self.browser.click("#stop")):
             before = self.server.metric("tandem:requests_cancelled_total")
             self.set_field("max_tokens", "1800")
             self.set_field("min_p", "0")
-            self.browser.script(
-                "const send = window.fetch; window.fetch = (url, options) => {"
-                " if (options?.body) options = {...options, body:"
-                " options.body.replace('{', '{\"ignore_eos\":true,')};"
-                " return send(url, options); }"
-            )
+            self.add_to_requests({"ignore_eos": True})
             self.browser.type("#input", "Go on for ever." + ENTER)
             self.browser.wait_for(
                 "document.querySelector('.running .text')?.textContent", "the first text"
