@@ -116,6 +116,7 @@ void EngineCore::add(Request request, EventSink sink) {
   if (draft_length.has_value() || options_.draft_length >= 0) {
     s.draft_length = draft_length.value_or(options_.draft_length);
   }
+  job.added_at = clock_();
   job.usage.prompt_tokens = s.num_prompt;
   jobs_.emplace(job.id, std::move(owned));
   scheduler_.add(s);
@@ -154,8 +155,12 @@ void EngineCore::step() {
   if (!scheduler_.has_work()) return;
   PlannedStep& step = scheduler_.plan();
   TANDEM_CHECK(!step.sequences.empty(), "the oldest sequence can always run");
+  const double admitted_at = clock_();
   for (const Sequence* s : step.admitted) {
-    runner_->set_slot(s->slot, jobs_.at(s->request_id)->sampling);
+    Job& job = *jobs_.at(s->request_id);
+    runner_->set_slot(s->slot, job.sampling);
+    if (job.added_at) job.usage.queued_seconds = admitted_at - *job.added_at;
+    job.added_at.reset();  // a preempted request comes here again
   }
   choose_drafts(step);
   set_rules(step);

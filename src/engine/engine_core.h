@@ -82,6 +82,7 @@ class EngineCore {
     std::unique_ptr<OutputRules> rules;  // null: the request has none
     Output output;
     std::optional<std::chrono::steady_clock::time_point> deadline;
+    std::optional<double> added_at;  // until its first step
     Usage usage;
     EventSink sink;
   };

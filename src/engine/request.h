@@ -96,6 +96,7 @@ struct Usage {
   int completion_tokens = 0;  ///< tokens chosen by the target, an end token included
   int drafted_tokens = 0;     ///< drafts verified
   int accepted_tokens = 0;    ///< drafts accepted
+  double queued_seconds = 0;  ///< from the queue to the first step
 };
 
 /// Progress of a request. Text never cuts a character and never contains part of a stop string.

@@ -99,7 +99,7 @@ void Generation::make_choices(PreparedRequest prepared) {
                          .parallel_tool_calls = prepared.parallel_tool_calls});
     engine::Request request = engine_request(params, i, prepared.prompts[i / n]);
     request.grammar = prepared.grammar;
-    choices_.push_back({std::move(request), std::move(output), i % n == 0, 0, {}});
+    choices_.push_back({std::move(request), std::move(output), i % n == 0, 0, {}, {}, {}});
     if (!prepared.echoes.empty()) echoes_.push_back(prepared.echoes[i / n]);
   }
   AnswerHead head = answer_head(params);
@@ -159,6 +159,7 @@ core::Status Generation::submit(std::size_t index) {
     }
     choice.queued_tokens = tokens;
   }
+  choice.submitted = Clock::now();
   const core::Status status = engine.submit(
       std::move(choice.request), [self = shared_from_this(), index](const engine::Event& event) {
         self->on_event(index, event);
@@ -241,6 +242,11 @@ void Generation::push(std::size_t index, const engine::Event& event) {
   if (!event.finish) service_->model().engine->cancel(first_id_ + index);
   if (++num_finished_ < choices_.size()) return;
   is_done_ = true;
+  int most_tokens = 0;
+  for (const Choice& choice : choices_) {
+    most_tokens = std::max(most_tokens, choice.output.usage().completion_tokens);
+  }
+  service_->metrics().observe_request(most_tokens);
   writer_->close(text_, so_far);
   reply_->set_usage(so_far);
 }
@@ -278,10 +284,25 @@ void Generation::observe_tokens(Choice& choice, const engine::Event& event) cons
   Metrics& metrics = service_->metrics();
   if (!choice.last_token) {
     metrics.observe_first_token(now - reply_->arrival());
+    choice.first_token = now;
   } else {
     metrics.observe_next_tokens(now - *choice.last_token, static_cast<int>(event.tokens.size()));
   }
   choice.last_token = now;
+}
+
+Metrics::Times Generation::times(const Choice& choice, const engine::Usage& usage) const {
+  const auto since_arrival = [this](Clock::time_point time) {
+    return time - reply_->arrival();
+  };
+  Metrics::Times times;
+  times.first_step =
+      since_arrival(choice.submitted) + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(usage.queued_seconds));
+  if (choice.first_token) times.first_token = since_arrival(*choice.first_token);
+  if (choice.last_token) times.last_token = since_arrival(*choice.last_token);
+  times.end = since_arrival(Clock::now());
+  return times;
 }
 
 void Generation::observe_end(const Choice& choice, const engine::Event& event) {
@@ -289,8 +310,7 @@ void Generation::observe_end(const Choice& choice, const engine::Event& event) {
   const auto reason = is_complete && event.finish == engine::FinishReason::kCancelled
                           ? engine::FinishReason::kStop
                           : *event.finish;
-  service_->metrics().observe_end(metric_name(reason), Clock::now() - reply_->arrival(),
-                                  event.usage);
+  service_->metrics().observe_end(metric_name(reason), times(choice, event.usage), event.usage);
   if (!is_done_) reply_->set_usage(event.usage);
 }
 

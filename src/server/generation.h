@@ -53,7 +53,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     ChoiceOutput output;
     bool leads_prompt = false;  // the first of its prompt, whose tokens count once
     int queued_tokens = 0;      // counted in the queue's budget
-    std::optional<std::chrono::steady_clock::time_point> last_token;
+    std::chrono::steady_clock::time_point submitted;
+    std::optional<std::chrono::steady_clock::time_point> first_token, last_token;
   };
 
   Generation(std::shared_ptr<Service> service, const Endpoint& endpoint,
@@ -77,6 +78,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void fail(const ApiError& error);
   void observe_tokens(Choice& choice, const engine::Event& event) const;
   void observe_end(const Choice& choice, const engine::Event& event);
+  Metrics::Times times(const Choice& choice, const engine::Usage& usage) const;
   AnswerUsage usage() const;
 
   const std::shared_ptr<Service> service_;

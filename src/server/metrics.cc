@@ -169,6 +169,17 @@ struct Metrics::Impl {
       histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", kTokenCounts);
   prometheus::Histogram& generated_tokens =
       histogram("vllm:request_generation_tokens", "Generated tokens of a request.", kTokenCounts);
+  prometheus::Histogram& most_tokens =
+      histogram("vllm:request_max_num_generation_tokens",
+                "Generated tokens of a request's longest choice.", kTokenCounts);
+  prometheus::Histogram& queue_seconds =
+      histogram("vllm:request_queue_time_seconds", "Arrival to the first step.", kRequestSeconds);
+  prometheus::Histogram& prefill_seconds =
+      histogram("vllm:request_prefill_time_seconds", "First step to first token.", kRequestSeconds);
+  prometheus::Histogram& decode_seconds =
+      histogram("vllm:request_decode_time_seconds", "First token to last token.", kRequestSeconds);
+  prometheus::Histogram& inference_seconds = histogram(
+      "vllm:request_inference_time_seconds", "First step to last token.", kRequestSeconds);
   prometheus::Family<prometheus::Counter>& ends = prometheus::BuildCounter()
                                                       .Name("vllm:request_success_total")
                                                       .Help("Requests ended, by reason.")
@@ -196,13 +207,22 @@ void Metrics::observe_next_tokens(Duration elapsed, int num_tokens) {
   for (int i = 0; i < num_tokens; ++i) impl_->next_token.Observe(share);
 }
 
-void Metrics::observe_end(std::string_view reason, Duration elapsed, const engine::Usage& usage) {
+void Metrics::observe_end(std::string_view reason, const Times& times, const engine::Usage& usage) {
   prometheus::Labels labels = impl_->labels;
   labels["finished_reason"] = std::string(reason);
   impl_->ends.Add(labels).Increment();
-  impl_->request_seconds.Observe(seconds(elapsed));
+  impl_->request_seconds.Observe(seconds(times.end));
   impl_->prompt_tokens.Observe(usage.prompt_tokens);
   impl_->generated_tokens.Observe(usage.completion_tokens);
+  if (!times.first_token || !times.last_token) return;
+  impl_->queue_seconds.Observe(seconds(times.first_step));
+  impl_->prefill_seconds.Observe(seconds(*times.first_token - times.first_step));
+  impl_->decode_seconds.Observe(seconds(*times.last_token - *times.first_token));
+  impl_->inference_seconds.Observe(seconds(*times.last_token - times.first_step));
+}
+
+void Metrics::observe_request(int most_tokens) {
+  impl_->most_tokens.Observe(most_tokens);
 }
 
 void Metrics::count_response(int http_status) {

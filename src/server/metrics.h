@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,8 +25,16 @@ class Metrics {
   void observe_first_token(Duration elapsed);
   /// `num_tokens` came `elapsed` after the ones before: each counts elapsed / num_tokens.
   void observe_next_tokens(Duration elapsed, int num_tokens);
-  /// A generation ended; `reason` is stop, length, abort or error.
-  void observe_end(std::string_view reason, Duration elapsed, const engine::Usage& usage);
+  /// When things happened to a choice, from the request's arrival on.
+  struct Times {
+    Duration first_step{};
+    std::optional<Duration> first_token, last_token;
+    Duration end{};
+  };
+  /// A choice ended; `reason` is stop, length, abort or error.
+  void observe_end(std::string_view reason, const Times& times, const engine::Usage& usage);
+  /// All choices of a request are complete; `most_tokens`: of one of them.
+  void observe_request(int most_tokens);
   void count_response(int http_status);
 
   /// `stats` is null while no engine is attached.

@@ -65,7 +65,11 @@ TEST(Metrics, CountsEachTokenOnceHoweverTheyAreGrouped) {
   Metrics metrics("m");
   metrics.observe_first_token(30ms);
   metrics.observe_next_tokens(80ms, 4);  // 20 ms each
-  metrics.observe_end("stop", 200ms, {.prompt_tokens = 12, .completion_tokens = 5});
+  metrics.observe_end("stop",
+                      {.first_step = 10ms, .first_token = 30ms, .last_token = 110ms, .end = 200ms},
+                      {.prompt_tokens = 12, .completion_tokens = 5});
+  metrics.observe_end("abort", {{}, {}, {}, 1s}, {});  // never began
+  metrics.observe_request(5);
   const std::string text = metrics.text(nullptr);
   for (const char* line : {
            "vllm:time_to_first_token_seconds_count{model_name=\"m\"} 1\n",
@@ -76,7 +80,13 @@ TEST(Metrics, CountsEachTokenOnceHoweverTheyAreGrouped) {
            "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",le=\"0.01\"} 0\n",
            "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",le=\"0.025\"} 4\n",
            "vllm:time_per_output_token_seconds_count{model_name=\"m\"} 4\n",
-           "vllm:e2e_request_latency_seconds_count{model_name=\"m\"} 1\n",
+           "vllm:e2e_request_latency_seconds_count{model_name=\"m\"} 2\n",
+           "vllm:request_queue_time_seconds_sum{model_name=\"m\"} 0.01\n",
+           "vllm:request_prefill_time_seconds_sum{model_name=\"m\"} 0.02\n",
+           "vllm:request_decode_time_seconds_sum{model_name=\"m\"} 0.08\n",
+           "vllm:request_inference_time_seconds_sum{model_name=\"m\"} 0.1\n",
+           "vllm:request_decode_time_seconds_count{model_name=\"m\"} 1\n",
+           "vllm:request_max_num_generation_tokens_sum{model_name=\"m\"} 5\n",
            "vllm:request_prompt_tokens_sum{model_name=\"m\"} 12\n",
            "vllm:request_generation_tokens_sum{model_name=\"m\"} 5\n",
            "vllm:request_success_total{finished_reason=\"stop\",model_name=\"m\"} 1\n",
