@@ -1,5 +1,7 @@
 #include <fmt/core.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <fstream>
@@ -21,6 +23,20 @@ core::Status cannot_write(const std::string& path) {
   return core::invalid_argument(fmt::format("{}: cannot write the file; check the path", path));
 }
 
+/// Every request on its way has a socket. Raises the limit of open files as far as the user may.
+core::Status allow_sockets(int concurrency) {
+  constexpr rlim_t kOtherFiles = 32;
+  const rlim_t needed = static_cast<rlim_t>(concurrency) + kOtherFiles;
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return {};
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  if (limit.rlim_cur >= needed && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return {};
+  return core::resource_exhausted(
+      fmt::format("{} requests at a time need {} open files, but this process may have {}; raise "
+                  "the limit (ulimit -n) or lower --concurrency",
+                  concurrency, needed, limit.rlim_max));
+}
+
 }  // namespace
 
 int bench_main(BenchCommand command) {
@@ -28,6 +44,9 @@ int bench_main(BenchCommand command) {
   // Found out before a run of many minutes, and without emptying a file that is there.
   if (has_file && !std::ofstream(command.output, std::ios::app)) {
     return fail(cannot_write(command.output));
+  }
+  if (const core::Status status = allow_sockets(command.options.concurrency); !status.ok()) {
+    return fail(status);
   }
   command.options.interrupt = &g_interrupt;
   command.options.on_start = [] {  // until then there is nothing to print

@@ -66,6 +66,7 @@ int serve_main(const ServeOptions& options);
 int run_main(const RunOptions& options);
 int bench_main(BenchCommand command);
 int convert_main(const ConvertOptions& options);
+/// Prints the report in any case; fails if the files cannot be served.
 int inspect_main(const InspectOptions& options);
 
 /// Prints "tandem: MESSAGE" on standard error and returns 1.

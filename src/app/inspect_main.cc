@@ -7,6 +7,7 @@
 
 #include "tandem/app/commands.h"
 #include "tandem/app/dry_run_backend.h"
+#include "tandem/app/loaded_model.h"
 #include "tandem/app/memory_need.h"
 #include "tandem/app/option_text.h"
 #include "tandem/chat/template_gemma4.h"
@@ -67,11 +68,10 @@ std::string pattern(const ModelConfig& config) {
 }
 
 std::string template_text(const ModelFiles& files) {
-  const auto text = files.chat_template();
-  if (!text.ok()) return "none";
-  const auto variant = chat::detect_variant(*text);
+  const auto variant = read_template_variant(files);
   if (!variant.ok()) return "not one of Gemma 4's";
-  return *variant == chat::TemplateVariant::kOpenTurn
+  if (!*variant) return "none";
+  return **variant == chat::TemplateVariant::kOpenTurn
              ? "Gemma 4 E-series (the model's turn is opened and nothing added)"
              : "Gemma 4 (an empty thought is added to the model's turn)";
 }
@@ -100,9 +100,7 @@ core::Status check_servable(const ModelFiles& files, const ModelConfig& config) 
   TANDEM_ASSIGN(tokenizer::VocabData vocab, files.vocab());
   const auto tokenizer = tokenizer::Tokenizer::create(std::move(vocab));
   if (!tokenizer.ok()) return tokenizer.status().with_context(files.path());
-  TANDEM_ASSIGN(const std::string chat_template, files.chat_template());
-  const auto variant = chat::detect_variant(chat_template);
-  return variant.ok() ? core::Status() : variant.status().with_context(files.path());
+  return read_template_variant(files).status();
 }
 
 Report make_report(const ModelFiles& files, const ModelFiles* drafter, const ServeBounds& bounds) {
@@ -210,7 +208,9 @@ void print_text(const Report& report) {
   print_field("chat template", report.chat_template);
   print_field("can be served", !report.servable.ok()  ? "no: " + report.servable.message()
                                : config->is_drafter() ? "as the --draft of its target"
-                                                      : "yes");
+                               : report.chat_template == "none"
+                                   ? "only plain completions: there is no chat template"
+                                   : "yes");
   if (report.need.ok()) print_need(report);
   fmt::print("metadata\n");
   for (const auto& [key, value] : files.describe_metadata()) {
@@ -296,7 +296,7 @@ int inspect_main(const InspectOptions& options) {
   const Report report = make_report(**files, drafter.get(), options.bounds);
   if (drafter != nullptr && !report.need.ok()) return fail(report.need.status());
   options.as_json ? print_json(report) : print_text(report);
-  return 0;
+  return report.servable.ok() ? 0 : fail(report.servable);
 }
 
 }  // namespace tandem::app

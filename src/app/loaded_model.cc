@@ -74,6 +74,15 @@ model::LoadOptions load_options(const ModelOptions& options) {
 
 }  // namespace
 
+Result<std::optional<chat::TemplateVariant>> read_template_variant(const model::ModelFiles& files) {
+  const auto text = files.chat_template();
+  if (text.status().code() == core::Code::kNotFound) return std::optional<chat::TemplateVariant>();
+  if (!text.ok()) return text.status();
+  const auto variant = chat::detect_variant(*text);
+  if (!variant.ok()) return variant.status().with_context(files.path());
+  return std::optional(*variant);
+}
+
 Result<LoadedModel> load_model(const ModelOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   LoadedModel out;
@@ -85,10 +94,8 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
     auto tokenizer = tokenizer::Tokenizer::create(std::move(vocab));
     if (!tokenizer.ok()) return tokenizer.status().with_context(options.model);
     out.tokenizer = std::move(tokenizer).value();
-    TANDEM_ASSIGN(const std::string chat_template, files->chat_template());
-    const auto variant = chat::detect_variant(chat_template);
-    if (!variant.ok()) return variant.status().with_context(options.model);
-    out.template_variant = *variant;
+    TANDEM_ASSIGN(out.template_variant, read_template_variant(*files));
+    if (!out.template_variant) core::log_warning(files->chat_template().status().message());
     out.sampling = files->sampling();
     out.fingerprint = fmt::format("tandem-{}-{:08x}", TANDEM_VERSION, digest(*files));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tandem/app/commands.h"
@@ -8,6 +9,7 @@
 #include "tandem/core/status.h"
 #include "tandem/engine/engine.h"
 #include "tandem/model/model.h"
+#include "tandem/model/model_files.h"
 #include "tandem/tokenizer/tokenizer.h"
 
 namespace tandem::app {
@@ -16,7 +18,7 @@ namespace tandem::app {
 /// uses the others.
 struct LoadedModel {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  chat::TemplateVariant template_variant = chat::TemplateVariant::kOpenTurn;
+  std::optional<chat::TemplateVariant> template_variant;  ///< nothing: only plain completions
   /// What the model's files recommend; what they lack is Gemma's recommendation.
   kernels::SamplingParams sampling;
   std::string fingerprint;  ///< version, weights and backend, for system_fingerprint
@@ -24,6 +26,10 @@ struct LoadedModel {
   std::unique_ptr<model::Model> model;
   std::unique_ptr<engine::Engine> engine;
 };
+
+/// The template that a model's files bring along; nothing if they have none.
+core::Result<std::optional<chat::TemplateVariant>> read_template_variant(
+    const model::ModelFiles& files);
 
 /// Opens, checks and packs the pair and starts its engine; says so in the log. Every failure is one
 /// sentence. Blocks for as long as packing takes.

@@ -9,6 +9,7 @@
 
 #include "tandem/app/commands.h"
 #include "tandem/app/option_text.h"
+#include "tandem/core/printable.h"
 
 namespace {
 
@@ -280,6 +281,14 @@ int main(int argc, char** argv) {
   add_inspect(&app, &inspect, &command);
   add_convert(&app, &convert, &command);
 
+  const auto is_first_argument = [argv](const CLI::App* command) {
+    return command->check_name(argv[1]);
+  };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_first_argument).empty()) {
+    fmt::print(stderr, "tandem: there is no command \"{}\"; tandem --help lists them\n",
+               tandem::core::printable(argv[1], 64));
+    return kUsageError;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

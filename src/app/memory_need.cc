@@ -1,9 +1,12 @@
 #include "tandem/app/memory_need.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "tandem/app/dry_run_backend.h"
+#include "tandem/app/option_text.h"
 #include "tandem/app/step_rows.h"
 #include "tandem/core/checked_math.h"
 #include "tandem/engine/engine.h"
@@ -125,6 +128,17 @@ std::size_t kv_bytes_per_token(const ModelConfig& config, AttentionKind kind) {
     bytes += 2 * kKvValueBytes * static_cast<std::size_t>(layer.kv_heads * layer.head_size);
   }
   return bytes;
+}
+
+core::Status check_kv_memory(const ModelConfig& config, std::size_t bytes) {
+  const std::size_t least = kPageTokens * (kv_bytes_per_token(config, AttentionKind::kFull) +
+                                           kv_bytes_per_token(config, AttentionKind::kSliding));
+  if (bytes >= least) return {};
+  return core::invalid_argument(fmt::format(
+      "--kv-memory is {}, but a model with {} KV layers needs at least {}, and {} for every 1,000 "
+      "tokens",
+      format_size(bytes), config.kv_layers().size(), format_size(least),
+      format_size(1000 * least / kPageTokens)));
 }
 
 core::Result<MemoryNeed> memory_need(const model::ModelFiles& target,

@@ -32,6 +32,9 @@ struct MemoryNeed {
 /// KV bytes of one token in all layers of a kind that own KV, f16.
 std::size_t kv_bytes_per_token(const model::ModelConfig& config, kernels::AttentionKind kind);
 
+/// Whether a KV budget holds a page of each kind, without which nothing can be served.
+core::Status check_kv_memory(const model::ModelConfig& config, std::size_t bytes);
+
 /// Adds up what serving a target with its drafter (null: none) takes, reading no weight but
 /// the table of a centroid head. Finds and checks every tensor on the way: fails as loading would.
 core::Result<MemoryNeed> memory_need(const model::ModelFiles& target,

@@ -8,6 +8,7 @@
 
 #include "tandem/app/commands.h"
 #include "tandem/app/loaded_model.h"
+#include "tandem/app/memory_need.h"
 #include "tandem/app/stop_signals.h"
 #include "tandem/core/log.h"
 #include "tandem/model/model_files.h"
@@ -22,11 +23,22 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPollInterval{100};
 constexpr milliseconds kDrainPatience{30'000};
 
-/// The id in /v1/models: the name that the model gives itself, else the file's.
-core::Result<std::string> model_name(const std::string& path) {
-  TANDEM_ASSIGN(const auto files, model::ModelFiles::open(path));
+/// Says what can be said against the options before a port is taken. The id in /v1/models: the name
+/// that the model gives itself, else the file's.
+core::Result<std::string> check_model(const ModelOptions& options) {
+  TANDEM_ASSIGN(const auto files, model::ModelFiles::open(options.model));
+  TANDEM_ASSIGN(const model::ModelConfig config, files->config());
+  TANDEM_TRY(check_kv_memory(config, options.kv_memory_bytes));
+  if (!options.draft.empty()) TANDEM_TRY(model::ModelFiles::open(options.draft).status());
   const std::string name = files->name();
-  return name.empty() ? std::filesystem::path(path).stem().string() : name;
+  return name.empty() ? std::filesystem::path(options.model).stem().string() : name;
+}
+
+/// An IPv6 address needs brackets in a URL.
+std::string url_of(const ServeOptions& options, std::uint16_t port) {
+  const bool is_v6 = options.host.find(':') != std::string::npos;
+  return fmt::format("{}://{}{}{}:{}", options.tls_certificate.empty() ? "http" : "https",
+                     is_v6 ? "[" : "", options.host, is_v6 ? "]" : "", port);
 }
 
 server::ServedModel served(const LoadedModel& loaded) {
@@ -59,7 +71,7 @@ int serve_main(const ServeOptions& options) {
   StopSignals signals;
   explain_lost_files();
   std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error code, not a signal
-  auto name = model_name(options.model.model);
+  auto name = check_model(options.model);
   if (!name.ok()) return fail(name.status());
   // Clients, /metrics and tables of `bench` show the name: nobody shall take the text for real.
   if (!options.model.draft_acceptance.empty()) *name += " (synthetic acceptance)";
@@ -82,9 +94,7 @@ int serve_main(const ServeOptions& options) {
   }
   auto server = server::Server::start(server_options);
   if (!server.ok()) return fail(server.status());
-  const std::string url =
-      fmt::format("{}://{}:{}", options.tls_certificate.empty() ? "http" : "https", options.host,
-                  (*server)->port());
+  const std::string url = url_of(options, (*server)->port());
   core::log_info(fmt::format("listening on {}, loading", url));
 
   auto model = load_while_listening(options.model, signals);

@@ -157,8 +157,12 @@ core::Result<TemplateVariant> detect_variant(std::string_view jinja_template) {
 }
 
 core::Result<std::vector<tokenizer::TextPiece>> render(const Conversation& conversation,
-                                                       TemplateVariant variant) {
-  return Renderer(conversation, variant).render();
+                                                       std::optional<TemplateVariant> variant) {
+  if (!variant) {
+    return core::invalid_argument(
+        "this model has no chat template; ask for plain completions (/v1/completions)");
+  }
+  return Renderer(conversation, *variant).render();
 }
 
 }  // namespace tandem::chat

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,9 @@ core::Result<TemplateVariant> detect_variant(std::string_view jinja_template);
 
 /// Renders a conversation to the prompt, byte for byte what the model's template gives
 /// (spec/tokenizer-chat.md section 4). Text that came from the client is in pieces without special
-/// matching. kInvalidArgument for what the template refuses (no messages, unresolvable ...).
+/// matching. kInvalidArgument for what the template refuses (no messages, unresolvable ...), and
+/// for everything if the model has no template.
 core::Result<std::vector<tokenizer::TextPiece>> render(const Conversation& conversation,
-                                                       TemplateVariant variant);
+                                                       std::optional<TemplateVariant> variant);
 
 }  // namespace tandem::chat

@@ -4,9 +4,9 @@
 
 #include <limits>
 
+#include "tandem/core/printable.h"
 #include "tandem/formats/gguf_types.h"
 #include "tandem/formats/little_endian.h"
-#include "tandem/formats/printable.h"
 
 namespace tandem::formats {
 namespace {
@@ -57,7 +57,7 @@ std::string describe_scalar(std::uint32_t type, std::span<const std::byte> paylo
     case kGgufBool:
       return load<std::uint8_t>(p) != 0 ? "true" : "false";
     default:
-      return fmt::format("\"{}\"", printable(take_string(&payload), 100));
+      return fmt::format("\"{}\"", core::printable(take_string(&payload), 100));
   }
 }
 

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "tandem/core/checked_math.h"
+#include "tandem/core/printable.h"
 #include "tandem/formats/gguf.h"
 #include "tandem/formats/gguf_types.h"
 #include "tandem/formats/little_endian.h"
-#include "tandem/formats/printable.h"
 
 namespace tandem::formats {
 namespace {
@@ -195,9 +195,9 @@ Result<std::string> GgufParser::read_name() {
   }
   if (length > remaining()) return truncated();
   std::string name(reinterpret_cast<const char*>(file().data() + at_), length);
-  if (!is_printable_ascii(name)) {
+  if (!core::is_printable_ascii(name)) {
     return damaged(fmt::format("{} has a name with unprintable characters, \"{}\"", what_,
-                               printable(name, 64)));
+                               core::printable(name, 64)));
   }
   at_ += length;
   return name;
@@ -205,9 +205,9 @@ Result<std::string> GgufParser::read_name() {
 
 Status GgufParser::read_key_value() {
   TANDEM_ASSIGN(const std::string key, read_name());
-  what_ = fmt::format("the value of key \"{}\" (byte {})", printable(key, 128), at_);
+  what_ = fmt::format("the value of key \"{}\" (byte {})", core::printable(key, 128), at_);
   if (out_.metadata_.contains(key)) {
-    return damaged(fmt::format("metadata key \"{}\" appears twice", printable(key, 128)));
+    return damaged(fmt::format("metadata key \"{}\" appears twice", core::printable(key, 128)));
   }
   return read_value(key);
 }
@@ -246,7 +246,7 @@ Status GgufParser::skip_scalars(std::string_view key, std::uint32_t type, std::u
       const auto value = load<std::uint8_t>(file().data() + at_ + i);
       if (value > 1) {
         return damaged(fmt::format("key \"{}\" (byte {}) is a bool with value {}",
-                                   printable(key, 128), at_ + i, value));
+                                   core::printable(key, 128), at_ + i, value));
       }
     }
   }
@@ -275,7 +275,8 @@ Status GgufParser::read_alignment() {
 
 Status GgufParser::read_tensor_info() {
   TANDEM_ASSIGN(std::string name, read_name());
-  what_ = fmt::format("the description of tensor \"{}\" (byte {})", printable(name, 128), at_);
+  what_ =
+      fmt::format("the description of tensor \"{}\" (byte {})", core::printable(name, 128), at_);
   GgufFile::Tensor tensor;
   TensorInfo info;
   TANDEM_TRY(read_shape(name, &tensor.view));
@@ -285,10 +286,10 @@ Status GgufParser::read_tensor_info() {
     return damaged(
         fmt::format("tensor \"{}\" begins at data offset {}, not a multiple of the "
                     "alignment {}",
-                    printable(name, 128), info.offset, alignment_));
+                    core::printable(name, 128), info.offset, alignment_));
   }
   if (!out_.tensor_index_.emplace(name, out_.tensors_.size()).second) {
-    return damaged(fmt::format("tensor \"{}\" appears twice", printable(name, 128)));
+    return damaged(fmt::format("tensor \"{}\" appears twice", core::printable(name, 128)));
   }
   tensor.name = std::move(name);
   out_.tensors_.push_back(std::move(tensor));
@@ -300,19 +301,20 @@ Status GgufParser::read_shape(const std::string& name, core::TensorView* view) {
   TANDEM_ASSIGN(const auto rank, read<std::uint32_t>());
   if (rank < 1 || rank > view->shape.size()) {
     return damaged(fmt::format("tensor \"{}\" has {} dimensions (1 to {} expected)",
-                               printable(name, 128), rank, view->shape.size()));
+                               core::printable(name, 128), rank, view->shape.size()));
   }
   view->rank = static_cast<int>(rank);
   std::int64_t elements = 1;
   for (std::uint32_t i = 0; i < rank; ++i) {
-    TANDEM_ASSIGN(const auto size, read<std::int64_t>());
-    const auto product = core::checked_mul(elements, size);
-    if (size < 1 || !product) {
-      return damaged(
-          fmt::format("tensor \"{}\" has size {} in dimension {}", printable(name, 128), size, i));
+    TANDEM_ASSIGN(const auto size, read<std::uint64_t>());
+    const auto signed_size = static_cast<std::int64_t>(size);
+    const auto product = core::checked_mul(elements, signed_size);
+    if (signed_size < 1 || !product) {
+      return damaged(fmt::format("tensor \"{}\" has size {} in dimension {}",
+                                 core::printable(name, 128), size, i));
     }
     elements = *product;
-    view->shape[rank - 1 - i] = size;  // the file names the fastest dimension first
+    view->shape[rank - 1 - i] = signed_size;  // the file names the fastest dimension first
   }
   return {};
 }
@@ -325,13 +327,13 @@ Status GgufParser::read_type(const std::string& name, core::TensorView* view,
     return core::unimplemented(
         fmt::format("{}: tensor \"{}\" has type number {}, which is unknown here; the file is "
                     "damaged or newer than this program",
-                    out_.path(), printable(name, 128), id));
+                    out_.path(), core::printable(name, 128), id));
   }
   if (!type->dtype) {
     return core::unimplemented(
         fmt::format("{}: tensor \"{}\" has type {}, which is not supported; use a file of another "
                     "quantization, for example Q4_K_M",
-                    out_.path(), printable(name, 128), type->name));
+                    out_.path(), core::printable(name, 128), type->name));
   }
   view->dtype = *type->dtype;
   const core::DTypeTraits& traits = core::traits(view->dtype);
@@ -339,14 +341,14 @@ Status GgufParser::read_type(const std::string& name, core::TensorView* view,
     return damaged(
         fmt::format("tensor \"{}\" has rows of {} elements, not a multiple of the {} "
                     "elements of a {} block",
-                    printable(name, 128), view->cols(), traits.block_elements, traits.name));
+                    core::printable(name, 128), view->cols(), traits.block_elements, traits.name));
   }
   const auto blocks = static_cast<std::uint64_t>(view->elements() / traits.block_elements);
   const auto size =
       core::checked_mul<std::uint64_t>(blocks, static_cast<std::uint64_t>(traits.block_bytes));
   if (!size) {
-    return damaged(fmt::format("tensor \"{}\" is too large ({} blocks of {})", printable(name, 128),
-                               blocks, traits.name));
+    return damaged(fmt::format("tensor \"{}\" is too large ({} blocks of {})",
+                               core::printable(name, 128), blocks, traits.name));
   }
   *bytes = *size;
   return {};
@@ -358,7 +360,7 @@ Status GgufParser::place_tensors() {
   const std::uint64_t data = core::round_up(at_, alignment_);
   for (std::size_t i = 0; i < infos_.size(); ++i) {
     const TensorInfo& info = infos_[i];
-    const std::string name = printable(out_.tensors_[i].name, 128);
+    const std::string name = core::printable(out_.tensors_[i].name, 128);
     const auto begin = core::checked_add(data, info.offset);
     const auto end = begin ? core::checked_add(*begin, info.bytes) : std::nullopt;
     if (!end) {
@@ -386,8 +388,8 @@ Status GgufParser::refuse_overlap() const {
     const TensorInfo& after = infos_[order[i]];
     if (before.offset + before.bytes > after.offset) {
       return damaged(fmt::format("tensors \"{}\" and \"{}\" overlap (data offsets {} and {})",
-                                 printable(out_.tensors_[order[i - 1]].name, 128),
-                                 printable(out_.tensors_[order[i]].name, 128), before.offset,
+                                 core::printable(out_.tensors_[order[i - 1]].name, 128),
+                                 core::printable(out_.tensors_[order[i]].name, 128), before.offset,
                                  after.offset));
     }
   }

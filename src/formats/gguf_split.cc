@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "tandem/core/printable.h"
 #include "tandem/formats/gguf.h"
-#include "tandem/formats/printable.h"
 
 namespace tandem::formats {
 namespace {
@@ -82,7 +82,7 @@ Status GgufFile::add_part(GgufFile part, std::uint64_t number, std::uint64_t num
       return core::data_loss(
           fmt::format("{}: tensor \"{}\" is in another part, too; download the "
                       "parts again",
-                      part.path(), printable(tensor.name, 128)));
+                      part.path(), core::printable(tensor.name, 128)));
     }
     tensors_.push_back(std::move(tensor));
   }

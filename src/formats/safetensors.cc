@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "tandem/core/checked_math.h"
+#include "tandem/core/printable.h"
 #include "tandem/formats/dequantize.h"
 #include "tandem/formats/little_endian.h"
-#include "tandem/formats/printable.h"
 
 namespace tandem::formats {
 namespace {
@@ -75,7 +75,7 @@ class SafetensorsParser {
         fmt::format("{}: {}; the file is damaged, download it again", out_.path(), what));
   }
   Status damaged_tensor(std::string_view name, std::string_view what) const {
-    return damaged(fmt::format("tensor \"{}\" {}", printable(name, 128), what));
+    return damaged(fmt::format("tensor \"{}\" {}", core::printable(name, 128), what));
   }
 
   Result<json::object> read_header();
@@ -124,8 +124,8 @@ Result<json::object> SafetensorsParser::read_header() {
   json::error_code error;
   json::value header = json::parse(text, error);
   if (error) {
-    return damaged(
-        fmt::format("the header (bytes 8..{}) is not JSON ({})", data_, error.message()));
+    return damaged(fmt::format("the header (bytes 8..{}) is {}", data_,
+                               core::why_not_json(text, error.message())));
   }
   if (!header.is_object()) {
     return damaged(fmt::format("the header (bytes 8..{}) is not a JSON object", data_));
@@ -138,7 +138,7 @@ Status SafetensorsParser::read_metadata(const json::value& value) {
   for (const auto& [key, text] : value.get_object()) {
     if (!text.is_string()) {
       return damaged(fmt::format("the header's \"__metadata__\" entry \"{}\" is not a string",
-                                 printable(key, 128)));
+                                 core::printable(key, 128)));
     }
     out_.metadata_.emplace(key, text.get_string());
   }
@@ -180,7 +180,7 @@ Status SafetensorsParser::read_type(std::string_view name, const json::object& e
     return core::unimplemented(
         fmt::format("{}: tensor \"{}\" has type \"{}\", which is not supported; use a checkpoint "
                     "of another precision",
-                    out_.path(), printable(name, 128), printable(text, 32)));
+                    out_.path(), core::printable(name, 128), core::printable(text, 32)));
   }
   view->dtype = it->dtype;
   return {};
@@ -194,7 +194,7 @@ Status SafetensorsParser::read_shape(std::string_view name, const json::object& 
   if (sizes.size() > view->shape.size()) {
     return core::unimplemented(
         fmt::format("{}: tensor \"{}\" has {} dimensions, more than the {} that are supported",
-                    out_.path(), printable(name, 128), sizes.size(), view->shape.size()));
+                    out_.path(), core::printable(name, 128), sizes.size(), view->shape.size()));
   }
   view->rank = static_cast<int>(sizes.size());
   std::int64_t product = 1;
@@ -235,7 +235,7 @@ Result<SafetensorsParser::Range> SafetensorsParser::read_range(std::string_view 
     return core::data_loss(fmt::format(
         "{}: the file is truncated: tensor \"{}\" needs data bytes {}..{} but the data section "
         "(from byte {}) has {}; download it again",
-        out_.path(), printable(name, 128), *begin, *end, data_, file().size() - data_));
+        out_.path(), core::printable(name, 128), *begin, *end, data_, file().size() - data_));
   }
   return Range{*begin, *end};
 }

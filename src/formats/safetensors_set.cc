@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "tandem/core/printable.h"
 #include "tandem/formats/mapped_file.h"
-#include "tandem/formats/printable.h"
 
 namespace tandem::formats {
 namespace {
@@ -44,16 +44,16 @@ Result<std::map<std::string, std::string>> read_index(const std::string& path) {
                               file.bytes().size());
   json::error_code error;
   const json::value root = json::parse(text, error);
-  if (error) return damaged(path, fmt::format("is not JSON ({})", error.message()));
+  if (error) return damaged(path, "is " + core::why_not_json(text, error.message()));
   const json::value* map = root.is_object() ? root.get_object().if_contains("weight_map") : nullptr;
   if (map == nullptr || !map->is_object()) return damaged(path, "has no \"weight_map\" object");
   std::map<std::string, std::string> out;
   for (const auto& [name, part] : map->get_object()) {
     if (!part.is_string() || !is_plain_file_name(part.get_string())) {
-      return damaged(path,
-                     fmt::format("names {} as the file of tensor \"{}\", which is no file of "
-                                 "this directory",
-                                 printable(json::serialize(part), 128), printable(name, 128)));
+      return damaged(path, fmt::format("names {} as the file of tensor \"{}\", which is no file of "
+                                       "this directory",
+                                       core::printable(json::serialize(part), 128),
+                                       core::printable(name, 128)));
     }
     out.emplace(name, part.get_string());
   }
@@ -108,7 +108,7 @@ Status SafetensorsSet::open_parts(const std::string& directory, const std::strin
     const core::TensorView* view = files_[it->second].find(name);
     if (view == nullptr) {
       return damaged(index_path, fmt::format("names tensor \"{}\" in {}, which does not have it",
-                                             printable(name, 128), part));
+                                             core::printable(name, 128), part));
     }
     tensors_.emplace(name, *view);
   }

@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "tandem/formats/printable.h"
+#include "tandem/core/printable.h"
 #include "tandem/model/config.h"
 #include "tandem/model/config_build.h"
 #include "tandem/model/key_reader.h"
@@ -201,7 +201,7 @@ core::Result<ModelConfig> read_config(const formats::GgufFile& file) {
     return core::unimplemented(
         fmt::format("{}: architecture \"{}\" is not supported; Tandem runs "
                     "gemma4 and gemma4-assistant files",
-                    file.path(), formats::printable(config.family, 64)));
+                    file.path(), core::printable(config.family, 64)));
   }
   if (const auto name = file.get_string("general.name"); name.ok()) config.name = *name;
   const KeyReader keys(file, config.family + ".");
@@ -212,7 +212,7 @@ core::Result<ModelConfig> read_config(const formats::GgufFile& file) {
     return l.kind == AttentionKind::kSliding;
   };
   if (std::any_of(config.layers.begin(), config.layers.end(), is_sliding)) {
-    TANDEM_ASSIGN(config.window, keys.required_int("attention.sliding_window", kContext));
+    TANDEM_ASSIGN(config.window, keys.required_int("attention.sliding_window", kWindow));
   }
   TANDEM_ASSIGN(const int shared, read_shared_layers(keys, config));
   if (auto status = assign_kv(shared, config); !status.ok()) return keys.error(status.message());

@@ -211,7 +211,7 @@ core::Status read_text(const JsonReader& text, ModelConfig& config) {
     return l.kind == AttentionKind::kSliding;
   };
   if (std::any_of(config.layers.begin(), config.layers.end(), is_sliding)) {
-    TANDEM_ASSIGN(config.window, text.optional_int("sliding_window", kContext, 512));
+    TANDEM_ASSIGN(config.window, text.optional_int("sliding_window", kWindow, 512));
   }
   if (auto status = assign_kv(shared, config); !status.ok()) return text.error(status.message());
   TANDEM_TRY(read_experts(text, config));

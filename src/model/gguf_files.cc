@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "tandem/core/printable.h"
 #include "tandem/formats/gguf.h"
-#include "tandem/formats/printable.h"
 #include "tandem/model/vocab_gguf.h"
 
 namespace tandem::model {
@@ -18,7 +18,7 @@ class GgufFiles final : public ModelFiles {
   const std::string& path() const override { return file_.path(); }
   std::string name() const override {
     const auto name = file_.get_string("general.name");
-    return name.ok() ? formats::printable(*name, kMaxNameBytes) : std::string();
+    return name.ok() ? core::printable(*name, kMaxNameBytes) : std::string();
   }
   std::string_view kind() const override { return "GGUF"; }
 

@@ -8,8 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "tandem/core/printable.h"
 #include "tandem/formats/mapped_file.h"
-#include "tandem/formats/printable.h"
 #include "tandem/formats/safetensors_set.h"
 #include "tandem/model/hf_weight.h"
 #include "tandem/model/json_reader.h"
@@ -154,7 +154,7 @@ std::string HfFiles::name() const {
   std::error_code error;
   const fs::path path = fs::absolute(directory_, error).lexically_normal();
   const fs::path last = (path.has_filename() ? path : path.parent_path()).filename();
-  return formats::printable(last.string(), kMaxNameBytes);
+  return core::printable(last.string(), kMaxNameBytes);
 }
 
 core::Result<tokenizer::VocabData> HfFiles::vocab() const {
@@ -246,7 +246,7 @@ std::vector<std::pair<std::string, std::string>> HfFiles::describe_metadata() co
     for (const auto& [key, value] : object) {
       if (value.is_object() && key == "text_config") continue;
       out.emplace_back(prefix + std::string(key),
-                       formats::printable(json::serialize(value), kMaxShownBytes));
+                       core::printable(json::serialize(value), kMaxShownBytes));
     }
   };
   const json::object& top = (*configs)[0];

@@ -1,11 +1,10 @@
 #include "tandem/model/json_reader.h"
+#include "tandem/core/printable.h"
 
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
 #include <cmath>
-
-#include "tandem/formats/printable.h"
 
 namespace tandem::model {
 
@@ -29,8 +28,8 @@ core::Result<json::object> parse_json_object(std::string_view text, const std::s
   json::error_code error;
   json::value value = json::parse(text, error, {}, options);
   if (error) {
-    return core::data_loss(
-        fmt::format("{}: is not JSON ({}); download it again", file, error.message()));
+    return core::data_loss(fmt::format("{}: is {}; download it again", file,
+                                       core::why_not_json(text, error.message())));
   }
   if (!value.is_object()) {
     return core::data_loss(fmt::format("{}: is not a JSON object; download it again", file));
@@ -52,7 +51,7 @@ core::Status JsonReader::bad_value(std::string_view key, std::string_view expect
   return error(
       fmt::format("\"{}\" must be {}, but is {}; the file is damaged or of a kind that "
                   "Tandem does not know",
-                  name(key), expected, formats::printable(json::serialize(value), kMaxShownBytes)));
+                  name(key), expected, core::printable(json::serialize(value), kMaxShownBytes)));
 }
 
 core::Result<int> JsonReader::to_int(std::string_view key, IntRange range,

@@ -26,7 +26,7 @@ core::Result<int> KeyReader::required_int(std::string_view key, IntRange range) 
   constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
   const auto signed_value = static_cast<std::int64_t>(std::min(value, kMax));
   if (!contains(range, signed_value)) {
-    return bad_value(key, describe(range), static_cast<double>(value));
+    return bad_value(key, describe(range), value);
   }
   return static_cast<int>(signed_value);
 }
@@ -58,7 +58,7 @@ core::Result<std::vector<int>> KeyReader::per_layer(std::string_view key, std::s
   out.reserve(count);
   for (std::int64_t value : values) {
     if (!contains(range, value)) {
-      return bad_value(key, describe(range), static_cast<double>(value));
+      return bad_value(key, describe(range), value);
     }
     out.push_back(static_cast<int>(value));
   }
@@ -69,10 +69,10 @@ core::Status KeyReader::error(std::string_view message) const {
   return core::data_loss(fmt::format("{}: {}", file_.path(), message));
 }
 
-core::Status KeyReader::bad_value(std::string_view key, std::string_view expected,
-                                  double value) const {
+core::Status KeyReader::bad_text(std::string_view key, std::string_view expected,
+                                 std::string_view value) const {
   return error(
-      fmt::format("metadata key \"{}\" must be {}, but is {:g}; the file is damaged or of a kind "
+      fmt::format("metadata key \"{}\" must be {}, but is {}; the file is damaged or of a kind "
                   "that Tandem does not know",
                   name(key), expected, value));
 }

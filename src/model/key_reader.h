@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -43,9 +45,14 @@ class KeyReader {
 
   /// kDataLoss "FILE: MESSAGE".
   core::Status error(std::string_view message) const;
-  core::Status bad_value(std::string_view key, std::string_view expected, double value) const;
+  template <typename Number>
+  core::Status bad_value(std::string_view key, std::string_view expected, Number value) const {
+    return bad_text(key, expected, fmt::format("{}", value));
+  }
 
  private:
+  core::Status bad_text(std::string_view key, std::string_view expected,
+                        std::string_view value) const;
   std::string name(std::string_view key) const { return prefix_ + std::string(key); }
 
   const formats::GgufFile& file_;

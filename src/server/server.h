@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ struct ServedModel {
   engine::Engine* engine = nullptr;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::shared_ptr<grammar::Compiler> grammars;  ///< of that tokenizer; null: attach() makes one
-  chat::TemplateVariant template_variant = chat::TemplateVariant::kOpenTurn;
+  /// Nothing: only plain completions are served.
+  std::optional<chat::TemplateVariant> template_variant = chat::TemplateVariant::kOpenTurn;
   /// What a request gets that names no temperature, top_k, top_p or min_p; the seed is not used.
   /// The model file's general.sampling.* if it has them, else Gemma's own recommendation.
   kernels::SamplingParams default_sampling = {.temperature = 1.0F, .top_k = 64, .top_p = 0.95F};

@@ -7,11 +7,17 @@
 #include <limits>
 #include <queue>
 
+#include "tandem/core/printable.h"
 #include "tandem/tokenizer/utf8.h"
 
 namespace tandem::tokenizer {
 
 namespace {
+
+/// A piece for a message.
+std::string shown(std::string_view piece) {
+  return core::printable(piece, 64);
+}
 
 std::string_view first_char(std::string_view text) {
   return text.substr(0, text.empty() ? 0 : decode_utf8(text).length);
@@ -87,15 +93,17 @@ core::Status Bpe::add_merge(const PieceTable& pieces, std::size_t rank, std::str
   const TokenId right_id = pieces.find(right);
   const TokenId joined = pieces.find(left, right);
   if (left.empty() || right.empty() || left_id < 0 || right_id < 0 || joined < 0) {
-    return core::data_loss(fmt::format(
-        "merge {} (\"{}\" + \"{}\") names a piece that the vocabulary lacks", rank, left, right));
+    return core::data_loss(
+        fmt::format("merge {} (\"{}\" + \"{}\") names a piece that the vocabulary lacks; the file "
+                    "is damaged, get it again",
+                    rank, shown(left), shown(right)));
   }
   for (const TokenId id : {left_id, right_id, joined}) {
     if (pieces.kind(id) == TokenKind::kByte || pieces.kind(id) == TokenKind::kControl) {
       return core::data_loss(
           fmt::format("merge {} (\"{}\" + \"{}\") touches token {}, which is no "
-                      "ordinary text",
-                      rank, left, right, id));
+                      "ordinary text; the file is damaged, get it again",
+                      rank, shown(left), shown(right), id));
     }
   }
   merges_.insert(left_id, right_id, {static_cast<std::uint32_t>(rank), joined});

@@ -5,6 +5,8 @@
 #include <bit>
 #include <limits>
 
+#include "tandem/core/printable.h"
+
 namespace tandem::tokenizer {
 
 namespace {
@@ -112,8 +114,9 @@ core::Status PieceTable::build_index() {
     std::size_t slot = hash_joined(piece(id), {}) & mask;
     for (; slots_[slot] >= 0; slot = (slot + 1) & mask) {
       if (piece(slots_[slot]) == piece(id)) {
-        return core::data_loss(
-            fmt::format("tokens {} and {} are spelled alike: \"{}\"", slots_[slot], id, piece(id)));
+        return core::data_loss(fmt::format(
+            "tokens {} and {} are spelled alike: \"{}\"; the file is damaged, get it again",
+            slots_[slot], id, core::printable(piece(id), 64)));
       }
     }
     slots_[slot] = id;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "tandem/core/printable.h"
 #include "tandem/tokenizer/piece_table.h"
 
 namespace tandem::tokenizer {
@@ -84,10 +85,10 @@ Status read_vocab(const json::object& vocab, VocabData& out) {
   for (const auto& [piece, value] : vocab) {
     const auto id = to_id(value);
     if (!id || *id >= count || is_set[*id]) {
-      return damaged(
-          fmt::format("\"model.vocab\" gives token \"{}\" the id {}, but ids must be 0 "
-                      "to {}, each once",
-                      std::string_view(piece).substr(0, 64), json::serialize(value), count - 1));
+      return damaged(fmt::format(
+          "\"model.vocab\" gives token \"{}\" the id {}, but ids must be 0 "
+          "to {}, each once",
+          core::printable(piece, 64), core::printable(json::serialize(value), 64), count - 1));
     }
     is_set[*id] = true;
     out.tokens[*id] = piece;
@@ -113,7 +114,7 @@ Status read_added(const json::value& value, VocabData& out) {
     return damaged(
         fmt::format("\"added_tokens\" calls token {} \"{}\", which \"model.vocab\" "
                     "does not",
-                    *id, text.substr(0, 64)));
+                    *id, core::printable(text, 64)));
   }
   const json::value* special = member(*entry, "special");
   const bool is_control =
@@ -160,7 +161,7 @@ Result<VocabData> parse_tokenizer_json(std::string_view text) {
   json::monotonic_resource memory(text.size() + 1024);
   json::error_code error;
   const json::value root = json::parse(text, error, &memory, options);
-  if (error) return damaged(fmt::format("the text is not JSON ({})", error.message()));
+  if (error) return damaged("the text is " + core::why_not_json(text, error.message()));
   const json::value* model = root.is_object() ? member(root.get_object(), "model") : nullptr;
   if (model == nullptr || !model->is_object()) return damaged("there is no \"model\" object");
   TANDEM_TRY(check_kind(root.get_object(), model->get_object()));

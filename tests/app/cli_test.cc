@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "../formats/temporary_directory.h"
 #include "program.h"
 #include "served.h"
 #include "tandem/net/http_client.h"
@@ -20,7 +21,8 @@ namespace {
 namespace json = boost::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kTiny = TANDEM_SOURCE_DIR "/tests/data/tiny/";
 const std::vector<std::string> kPair = {"--model",  kTiny + "tiny-e-Q8_0.gguf",
@@ -66,12 +68,12 @@ void wait_until_running(const std::string& url) {
 TEST(Cli, VersionAndHelpAreNotErrors) {
   Program version({"--version"});
   EXPECT_EQ(version.wait(kPatience), 0);
-  EXPECT_THAT(version.output(), testing::StartsWith("tandem "));
+  EXPECT_THAT(version.output(), ::testing::StartsWith("tandem "));
   for (const char* command : {"serve", "run", "bench", "inspect"}) {
     Program help({command, "--help"});
     EXPECT_EQ(help.wait(kPatience), 0);
     EXPECT_THAT(help.output(), HasSubstr("Usage: tandem " + std::string(command)));
-    EXPECT_THAT(help.output(), testing::Not(HasSubstr("reference")));
+    EXPECT_THAT(help.output(), Not(HasSubstr("reference")));
   }
 }
 
@@ -100,7 +102,7 @@ TEST(Cli, WrongUseEndsWithTwo) {
       {"inspect"}};
   for (const auto& arguments : wrong) {
     Program program(arguments);
-    EXPECT_EQ(program.wait(kPatience), 2) << testing::PrintToString(arguments);
+    EXPECT_EQ(program.wait(kPatience), 2) << ::testing::PrintToString(arguments);
     EXPECT_NE(program.errors(), "");
     EXPECT_EQ(program.output(), "");
   }
@@ -117,15 +119,76 @@ TEST(Cli, FailureEndsWithOneAndOneSentence) {
         "x"},
        "drafter"},
       {{"inspect", "/no/such.gguf"}, "cannot open the file"},
+      {{"serve", "--port", "0", "--model", kTiny + "tiny-e-Q8_0.gguf", "--kv-memory", "1KiB"},
+       "--kv-memory is 1.0 KiB, but a model with 3 KV layers needs at least"},
       {{"bench", "--url", "http://127.0.0.1:1", "--dataset", "/no/such.json"},
        "cannot open the data set"},
       {{"bench", "--url", "u", "--dataset", "d", "--output", "/no/such/folder/x"},
        "cannot write the file"}};
   for (const auto& [arguments, sentence] : failing) {
     Program program(arguments);
-    EXPECT_EQ(program.wait(kPatience), 1) << testing::PrintToString(arguments);
+    EXPECT_EQ(program.wait(kPatience), 1) << ::testing::PrintToString(arguments);
     EXPECT_THAT(program.errors(), HasSubstr(sentence));
     EXPECT_THAT(program.errors(), HasSubstr("tandem: "));
+    EXPECT_THAT(program.errors(), Not(HasSubstr("listening")));
+  }
+}
+
+TEST(Cli, AnUnknownCommandIsNamed) {
+  Program program({"fly\x1b[2J", "--model", "x"});
+  EXPECT_EQ(program.wait(kPatience), 2);
+  EXPECT_EQ(program.errors(),
+            "tandem: there is no command \"fly\\x1B[2J\"; tandem --help lists them\n");
+}
+
+TEST(Cli, TheUrlOfAnIpv6AddressHasBrackets) {
+  Program server(kServe + std::vector<std::string>{"--host", "::1"});
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (server.errors().find("listening on") == std::string::npos &&
+         std::chrono::steady_clock::now() < end) {
+    if (server.wait(seconds(0)) >= 0) GTEST_SKIP() << "no IPv6 here: " << server.errors();
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_THAT(server.errors(), HasSubstr("listening on http://[::1]:"));
+}
+
+/// A copy of a tiny model without its template.
+std::string without_template(const testing::TemporaryDirectory& directory) {
+  directory.copy_from(kTiny + "tiny-e2");
+  directory.remove("chat_template.jinja");
+  return directory.path();
+}
+
+TEST(Cli, WithoutATemplateOnlyPlainCompletionsAreServed) {
+  const testing::TemporaryDirectory directory;
+  const std::string model = without_template(directory);
+  Program inspect({"inspect", model});
+  EXPECT_EQ(inspect.wait(kPatience), 0) << inspect.errors();
+  EXPECT_THAT(inspect.output(), HasSubstr("can be served   only plain completions"));
+
+  Program server({"serve", "--port", "0", "--device", "reference", "--model", model});
+  const std::string url = wait_until_ready(server);
+  EXPECT_THAT(server.errors(), HasSubstr("only plain completions"));
+  const auto chat = ask(url, 4);
+  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  EXPECT_EQ(chat->status, 400);
+  EXPECT_THAT(chat->body, HasSubstr("this model has no chat template"));
+  net::HttpRequest plain{"POST", "/v1/completions", {}, R"({"prompt": "a", "max_tokens": 4})"};
+  plain.headers.emplace_back("Content-Type", "application/json");
+  const auto completion = net::fetch(*net::parse_url(url), plain, kPatience);
+  ASSERT_TRUE(completion.ok()) << completion.status().message();
+  EXPECT_EQ(completion->status, 200) << completion->body;
+}
+
+TEST(Cli, InspectFailsForWhatCannotBeServed) {
+  const testing::TemporaryDirectory directory;
+  directory.copy_from(kTiny + "tiny-e2");
+  directory.write("tokenizer.json", "{}");
+  for (const char* form : {"--json", "--max-sequences=1"}) {
+    Program inspect({"inspect", form, directory.path()});
+    EXPECT_EQ(inspect.wait(kPatience), 1);
+    EXPECT_THAT(inspect.errors(), HasSubstr("there is no \"model\" object"));
+    EXPECT_THAT(inspect.output(), HasSubstr("Hugging Face"));
   }
 }
 
@@ -206,7 +269,7 @@ TEST(Cli, RunPrintsTheSameGreedyTextWithAndWithoutDrafts) {
 TEST(Cli, BenchMeasuresAServedModelAndTermStopsIt) {
   Program server(kServe);
   const std::string url = wait_until_ready(server);
-  const std::string file = testing::TempDir() + "tandem_row_" + std::to_string(server.pid());
+  const std::string file = ::testing::TempDir() + "tandem_row_" + std::to_string(server.pid());
   Program bench({"bench", "--url", url, "--dataset",
                  TANDEM_SOURCE_DIR "/models/demo/sharegpt-bench.json", "--prompts", "6",
                  "--concurrency", "3", "--max-tokens", "8", "--output", file, "--pid",
@@ -237,7 +300,7 @@ TEST(Cli, BenchFailsWhenRequestsFail) {
 }
 
 TEST(Cli, AModelFileThatIsCutWhileInUseEndsWithASentence) {
-  const std::string file = testing::TempDir() + "tandem_cut_" + std::to_string(::getpid());
+  const std::string file = ::testing::TempDir() + "tandem_cut_" + std::to_string(::getpid());
   std::filesystem::copy_file(kTiny + "tiny-e-Q8_0.gguf", file,
                              std::filesystem::copy_options::overwrite_existing);
   Program server({"serve", "--model", file, "--port", "0"});
@@ -247,6 +310,17 @@ TEST(Cli, AModelFileThatIsCutWhileInUseEndsWithASentence) {
   EXPECT_EQ(server.wait(kPatience), 1);
   EXPECT_THAT(server.errors(), HasSubstr("a model file became shorter while it was in use"));
   std::filesystem::remove(file);
+}
+
+TEST(Cli, BenchSaysWhatALowLimitOfOpenFilesNeeds) {
+  const testing::TemporaryDirectory directory;
+  const std::string command = "ulimit -n 64; " TANDEM_BINARY_DIR
+                              "/bin/tandem bench --url u --dataset d --concurrency 100 2>" +
+                              directory.file("errors");
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
+  EXPECT_THAT(
+      directory.read("errors"),
+      HasSubstr("100 requests at a time need 132 open files, but this process may have 64"));
 }
 
 TEST(Cli, OutputThatCannotBeWrittenIsAnError) {

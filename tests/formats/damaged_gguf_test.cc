@@ -208,7 +208,7 @@ std::vector<Damage> lying_tensors() {
       {"NoDimensions", shape({}), "has 0 dimensions"},
       {"FiveDimensions", shape({32, 1, 1, 1, 2}), "has 5 dimensions"},
       {"ZeroDimension", shape({32, 0}), "has size 0 in dimension 1"},
-      {"NegativeDimension", shape({32, kHuge}), "has size -1 in dimension 1"},
+      {"NegativeDimension", shape({32, kHuge}), "has size 18446744073709551615 in dimension 1"},
       {"ProductOverflows", shape({kTopBit >> 1, 4}), "in dimension 1"},
       {"ProductWrapsToSmall", shape({k2To32, k2To32, 32}), "in dimension 1"},
       {"BytesOverflow", shape({kTopBit >> 1}, 28), "is too large"},

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -29,7 +30,7 @@ struct Refusal {
   std::string source = "tiny-e2";
 };
 
-/// Loads a directory as serving would: model, tokenizer and template.
+/// Loads a directory as serving would: model, tokenizer and, where there is one, template.
 core::Status load(const std::string& path) {
   TANDEM_ASSIGN(const auto files, model::ModelFiles::open(path));
   model::LoadOptions options;
@@ -38,7 +39,8 @@ core::Status load(const std::string& path) {
   TANDEM_TRY(model::Model::load(options, testing::make_backend("reference")).status());
   TANDEM_ASSIGN(tokenizer::VocabData vocab, files->vocab());
   TANDEM_TRY(tokenizer::Tokenizer::create(std::move(vocab)).status());
-  return files->chat_template().status();
+  const core::Status chat_template = files->chat_template().status();
+  return chat_template.code() == core::Code::kNotFound ? core::Status() : chat_template;
 }
 
 class DamagedHf : public ::testing::TestWithParam<Refusal> {};
@@ -105,6 +107,31 @@ INSTANTIATE_TEST_SUITE_P(
                 "config.json: is not a JSON object"},
         Refusal{"ConfigTooDeep", write("config.json", std::string(1000, '[')), kBad,
                 "config.json: is not JSON"},
+        Refusal{"ConfigNotUtf8", write("config.json", "{\"a\": \"\xff\"}"), kBad,
+                "config.json: is not UTF-8, which JSON must be; download it again"},
+        Refusal{"NoModelType", replace("config.json", "model_type", "model_kind"), kMissing,
+                "\"model_type\" is missing"},
+        Refusal{"NoWidth", replace("config.json", "\"hidden_size\"", "\"hidden\""), kMissing,
+                "\"hidden_size\" is missing"},
+        Refusal{"WidthAsText",
+                replace("config.json", "\"hidden_size\": 64", "\"hidden_size\": \"64\""), kBad,
+                "\"hidden_size\" must be 1 to 65536, but is \"64\""},
+        Refusal{"NegativeLayers",
+                replace("config.json", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": -4"),
+                kBad, "\"num_hidden_layers\" must be 1 to 1024, but is -4"},
+        Refusal{"HugeVocabulary",
+                replace("config.json", "\"vocab_size\": 512", "\"vocab_size\": 99999999999"), kBad,
+                "\"vocab_size\" must be 1 to 4194304, but is 99999999999"},
+        Refusal{"ContextOfOne",
+                replace("config.json", "\"max_position_embeddings\": ",
+                        "\"max_position_embeddings\": 1, \"was\": "),
+                kBad, "\"max_position_embeddings\" must be 2 to 16777216, but is 1"},
+        Refusal{"UnevenHeads",
+                replace("config.json", "\"num_key_value_heads\": 1", "\"num_key_value_heads\": 3"),
+                kBad, "query heads"},
+        Refusal{"UnknownLayerKind",
+                replace("config.json", "\"full_attention\"", "\"no_attention\""), kBad,
+                "names \"no_attention\" for layer"},
         Refusal{"GenerationNotJson", write("generation_config.json", "x"), kBad,
                 "generation_config.json: is not JSON"},
         Refusal{"SuppressesUnknownToken",
@@ -119,8 +146,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"NoTokenizer", remove("tokenizer.json"), kMissing, "tokenizer.json: cannot open"},
         Refusal{"TokenizerNotJson", write("tokenizer.json", "?"), kBad,
                 "tokenizer.json: the text is not JSON"},
-        Refusal{"NoTemplate", remove("chat_template.jinja"), kMissing,
-                "there is no chat_template.jinja"},
         Refusal{"TokenizerConfigNotJson",
                 [](const TemporaryDirectory& d) {
                   d.remove("chat_template.jinja");
@@ -143,6 +168,64 @@ INSTANTIATE_TEST_SUITE_P(
                         "{\"quantization_config\": {\"quant_method\": \"fp8\", "
                         "\"weight_block_size\": [1, 2, 3]},\n"),
                 kBad, "must be two sizes, but has 3"}),
+    [](const auto& info) { return info.param.name; });
+
+/// Damages tokenizer.json.
+auto tokenizer(std::string from, std::string to) {
+  return replace("tokenizer.json", std::move(from), std::move(to));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Tokenizers, DamagedHf,
+    ::testing::Values(
+        Refusal{"TokenizerNotUtf8", tokenizer("\"<eos>\"", "\"<e\xf0s>\""), kBad,
+                "tokenizer.json: the text is not UTF-8, which JSON must be; download"},
+        Refusal{"TokenizerCut", tokenizer("\"merges\"", "\"merges"), kBad,
+                "tokenizer.json: the text is not JSON"},
+        Refusal{"TokenizerAsList", write("tokenizer.json", "[]"), kBad,
+                "there is no \"model\" object"},
+        Refusal{"OtherTokenizer", tokenizer("\"BPE\"", "\"Unigram\""), kOther,
+                "the tokenizer's model is not BPE"},
+        Refusal{"OtherNormalizer", tokenizer("\"Replace\"", "\"NFKC\""), kOther,
+                "the normalizer is not Gemma 4's"},
+        Refusal{"NoByteFallback", tokenizer("\"byte_fallback\"", "\"byte_fall\""), kOther,
+                "the tokenizer has no byte fallback"},
+        Refusal{"NoVocabulary", tokenizer("\"vocab\"", "\"words\""), kBad,
+                "there is no \"model.vocab\" object"},
+        Refusal{"NoMerges", tokenizer("\"merges\"", "\"joins\""), kBad,
+                "there is no \"model.merges\" array"},
+        Refusal{"MergesOfNumbers", tokenizer("\"merges\":[", "\"merges\":[7, "), kBad,
+                "\"model.merges\" entry 0 is not a pair of pieces; download the file again"},
+        Refusal{
+            "MergeOfUnknownPieces",
+            tokenizer("\"merges\":[", "\"merges\":[[\"\\u0007q\\u0000\", \"zz\"], "), kBad,
+            "merge 0 (\"\\x07q\\x00\" + \"zz\") names a piece that the vocabulary lacks; the file "
+            "is damaged"}),
+    [](const auto& info) { return info.param.name; });
+
+/// An index beside the file that holds all tensors, renamed.
+auto index(std::string text) {
+  return [=](const TemporaryDirectory& d) {
+    std::filesystem::rename(d.file("model.safetensors"), d.file("part.safetensors"));
+    d.write("model.safetensors.index.json", text);
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Indexes, DamagedHf,
+    ::testing::Values(
+        Refusal{"IndexNotJson", index("{"), kBad, "index.json: is not JSON"},
+        Refusal{"IndexNotUtf8", index("{\"\x80\": 1}"), kBad, "index.json: is not UTF-8"},
+        Refusal{"IndexWithoutMap", index(R"({"metadata": {}})"), kBad,
+                "has no \"weight_map\" object"},
+        Refusal{"IndexOfNumbers", index(R"({"weight_map": {"a": 1}})"), kBad, "\"a\""},
+        Refusal{"IndexOutside", index(R"({"weight_map": {"a": "../part.safetensors"}})"), kBad,
+                "../part.safetensors"},
+        Refusal{"IndexOfAMissingFile", index(R"({"weight_map": {"a": "b.safetensors"}})"), kMissing,
+                "b.safetensors: the file is missing, but model.safetensors.index.json names it"},
+        Refusal{"IndexOfAMissingTensor", index(R"({"weight_map": {"a": "part.safetensors"}})"),
+                kBad, "names tensor \"a\" in part.safetensors, which does not have it"},
+        Refusal{"IndexWithoutTensors", index(R"({"weight_map": {}})"), kBad, "index.json"}),
     [](const auto& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

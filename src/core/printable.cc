@@ -1,8 +1,6 @@
-#include "tandem/formats/printable.h"
+#include "tandem/core/printable.h"
 
-#include <fmt/core.h>
-
-namespace tandem::formats {
+namespace tandem::core {
 namespace {
 
 /// Length of the well-formed UTF-8 character that `text` begins with, or 0. Strict enough for
@@ -37,6 +35,20 @@ bool is_printable_ascii(std::string_view text) {
   return true;
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+std::string why_not_json(std::string_view text, std::string_view error) {
+  if (!is_utf8(text)) return "not UTF-8, which JSON must be";
+  return "not JSON (" + std::string(error) + ")";
+}
+
 std::string printable(std::string_view text, std::size_t max_bytes) {
   std::string out;
   while (!text.empty()) {
@@ -50,7 +62,10 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
     } else if (byte == '\t') {
       out += "\\t";
     } else if (length == 0 || byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02X}", byte);
+      constexpr char kDigits[] = "0123456789ABCDEF";
+      out += "\\x";
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
     } else {
       out += text.substr(0, length);
     }
@@ -59,4 +74,4 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
   return out;
 }
 
-}  // namespace tandem::formats
+}  // namespace tandem::core
