@@ -1,17 +1,25 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "memory_file.h"
+#include "sparse_file.h"
 #include "tandem/formats/safetensors.h"
 
-/// Opens the bytes as a safetensors file and, when they are one, reads every tensor.
+constexpr std::size_t kMostBytes = 4096;
+
+/// Opens the bytes as a safetensors file and, when they are one, reads every tensor: the small ones
+/// as numbers, of the others the ends.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const tandem::formats::MemoryFile file({reinterpret_cast<const char*>(data), size});
+  const tandem::fuzz::SparseFile file(data, size);
   const auto opened = tandem::formats::SafetensorsFile::open(file.path());
   if (!opened.ok()) return 0;
   for (const auto& tensor : opened->tensors()) {
-    (void)opened->read_floats(tensor.name).ok();
-    (void)opened->read_ints(tensor.name).ok();
+    const std::size_t bytes = tensor.view.bytes();
+    if (bytes <= kMostBytes) {
+      (void)opened->read_floats(tensor.name).ok();
+      (void)opened->read_ints(tensor.name).ok();
+    } else if (tensor.view.data[0] != tensor.view.data[bytes - 1]) {
+      continue;
+    }
     opened->forget(tensor.view);
   }
   return 0;
