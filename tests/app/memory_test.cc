@@ -20,7 +20,8 @@ namespace {
 namespace json = boost::json;
 
 const std::string kDemo = TANDEM_SOURCE_DIR "/models/demo/";
-constexpr int kContext = 512;
+constexpr std::chrono::seconds kBusyPatience{300};
+constexpr int kContext = 256;
 double peak_bytes(const Program& program) {
   std::ifstream in("/proc/" + std::to_string(program.pid()) + "/status");
   for (std::string line; std::getline(in, line);) {
@@ -42,7 +43,7 @@ void fill_context(const std::string& url, int answer, unsigned seed) {
                                               {"max_tokens", answer},
                                               {"ignore_eos", true},
                                               {"temperature", 1.0}});
-  const auto response = net::fetch(*net::parse_url(url), request, kPatience);
+  const auto response = net::fetch(*net::parse_url(url), request, kBusyPatience);
   ASSERT_TRUE(response.ok()) << response.status().message();
   EXPECT_EQ(response->status, 200) << response->body;
 }
@@ -62,7 +63,7 @@ void expect_promise_holds(int sequences, int answer) {
 
   std::vector<std::string> serve_arguments = {"serve",    "--port",  "0",
                                               "--device", "cpu",     "--threads",
-                                              "2",        "--model", kDemo + "demo-it-Q4_K_M.gguf"};
+                                              "1",        "--model", kDemo + "demo-it-Q4_K_M.gguf"};
   serve_arguments.insert(serve_arguments.end(), bounds.begin(), bounds.end());
   Program server(serve_arguments);
   const std::string url = wait_until_ready(server);
@@ -84,8 +85,8 @@ TEST(Memory, AServerTakesWhatInspectPromised) {
   GTEST_SKIP() << "sanitizers take memory of their own";
 #endif
   expect_promise_holds(1, 32);
-  expect_promise_holds(8, 128);
-  expect_promise_holds(32, 384);
+  expect_promise_holds(8, 96);
+  expect_promise_holds(32, 192);
 }
 
 }  // namespace
