@@ -216,7 +216,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadVocab{"MergeOfOnePiece", "tokenizer.ggml.merges", std::vector<std::string>{"t4"},
                  "entry 0 is not a pair"},
         BadVocab{"BosOutside", "tokenizer.ggml.bos_token_id", std::uint32_t{64},
-                 "must be 0 to 63, but is 64"}),
+                 "must be 0 to 63, but is 64"},
+        BadVocab{"EosHuge", "tokenizer.ggml.eos_token_id", std::uint32_t{4294967295},
+                 "must be 0 to 63, but is 4294967295"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Vocab, NamesWhatIsMissing) {
