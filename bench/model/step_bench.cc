@@ -1,13 +1,14 @@
 // Where the time of a decode step goes, by backend operation:
 //   step_bench MODEL [DRAFTER] [--sequences 32] [--keys 400] [--drafts 0] [--steps 40]
-//              [--threads N] [--isa NAME] [--device cuda]
+//              [--threads N] [--isa NAME] [--device cuda] [--clock wall|cpu]
 // On cuda times are wall times of a whole step, of which operations only enqueue their part. On the
 // CPU times are CPU times of the calling thread, which waits by spinning: with --threads 1 they
-// hold on a busy machine, too. Every sequence first gets a prompt of `keys` tokens; then each step
+// hold on a busy machine, too. --clock wall gives wall times there as well. Every sequence first gets a prompt of `keys` tokens; then each step
 // decodes one token a sequence or, with --drafts, verifies and makes that many drafts. Prints
 // medians over the steps.
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -37,6 +38,14 @@ double thread_us() {
   timespec t;
   clock_gettime(g_clock, &t);
   return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
+}
+
+/// Keeps this thread where no worker of the team is pinned, should the machine be busy.
+void take_first_core() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  CPU_SET(0, &mask);
+  sched_setaffinity(0, sizeof mask, &mask);
 }
 
 /// Passes every call on and adds up the time of each operation of a step.
@@ -132,6 +141,7 @@ struct Options {
   int drafts = 0;
   int steps = 40;
   bool is_cuda = false;
+  bool wants_wall_clock = false;
   kernels::CpuOptions cpu;
 };
 
@@ -154,6 +164,8 @@ core::Result<Options> parse(int argc, char** argv) {
       o.cpu.isa = value;
     } else if (arg == "--device") {
       o.is_cuda = value == "cuda";
+    } else if (arg == "--clock") {
+      o.wants_wall_clock = value == "wall";
     } else if (number == numbers.end() ||
                std::from_chars(value.begin(), value.end(), *number->second).ec != std::errc()) {
       return core::invalid_argument(fmt::format("{} {}: no such option or value", arg, value));
@@ -229,9 +241,10 @@ double median(std::vector<double> values) {
 }
 
 core::Status run(const Options& o) {
-  if (o.is_cuda) g_clock = CLOCK_MONOTONIC;
+  if (o.is_cuda || o.wants_wall_clock) g_clock = CLOCK_MONOTONIC;
   TANDEM_ASSIGN(std::unique_ptr<kernels::Backend> inner,
                 o.is_cuda ? kernels::open_cuda_backend({}) : kernels::make_cpu_backend(o.cpu));
+  take_first_core();
   auto timed = std::make_unique<TimedBackend>(std::move(inner));
   TimedBackend& backend = *timed;
   model::LoadOptions load;

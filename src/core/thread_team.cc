@@ -29,20 +29,18 @@ inline void cpu_pause() {
 #endif
 }
 
-/// Waits until `value` differs from `old`: spins for `budget`, then sleeps. Returns whether
-/// spinning was enough. All that happened before the change is visible after.
-bool wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old,
-                     microseconds budget) {
+/// Waits until `value` differs from `old`: spins for `budget`, then sleeps. All that happened
+/// before the change is visible after.
+void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old,
+                     Clock::time_point start, microseconds budget) {
   constexpr int kPollsPerClockRead = 32;
-  const Clock::time_point start = Clock::now();
   do {
     for (int i = 0; i < kPollsPerClockRead; ++i) {
-      if (value.load(std::memory_order_acquire) != old) return true;
+      if (value.load(std::memory_order_acquire) != old) return;
       cpu_pause();
     }
   } while (Clock::now() - start < budget);
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
-  return false;
 }
 
 std::vector<int> allowed_cpus() {
@@ -86,6 +84,7 @@ struct ThreadTeam::State {
 
   alignas(64) std::atomic<std::uint32_t> epoch{0};
   alignas(64) std::atomic<std::uint32_t> phase{0};
+  Clock::time_point released;  // when the phase was raised last; written before it is
   alignas(64) std::atomic<int> arrived{0};
   alignas(64) std::atomic<int> next{0};
 
@@ -96,7 +95,7 @@ struct ThreadTeam::State {
 void ThreadTeam::State::worker(ThreadTeam& team, int index) {
   std::uint32_t seen = 0;
   for (;;) {
-    wait_for_change(epoch, seen, oversubscribed ? kShortestSpin : kLongestSpin);
+    wait_for_change(epoch, seen, Clock::now(), oversubscribed ? kShortestSpin : kLongestSpin);
     ++seen;
     if (stop) return;
     (*job)(Member(team, index));
@@ -110,16 +109,20 @@ void ThreadTeam::State::wait_at_barrier(int index) {
   if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
     arrived.store(0, std::memory_order_relaxed);
     next.store(0, std::memory_order_relaxed);
+    released = Clock::now();
     // A read-modify-write, not a store: it is ordered before notify_all's look at the sleepers.
     phase.fetch_add(1, std::memory_order_seq_cst);
     phase.notify_all();
     return;
   }
-  // A member whose peers have lost their core waits in vain; the budget follows what worked.
+  // A member whose peers have lost their core waits in vain, so the budget follows what a wait
+  // took. Not whether the member slept: with a budget once small, every wait would end in a sleep.
   microseconds& budget = budgets[static_cast<std::size_t>(index)].value;
-  const bool spun = wait_for_change(phase, old, budget);
+  const Clock::time_point start = Clock::now();
+  wait_for_change(phase, old, start, budget);
   const microseconds longest = oversubscribed ? kShortestSpin : kLongestSpin;
-  budget = spun ? std::min(longest, budget * 2) : std::max(kShortestSpin, budget / 2);
+  const bool was_short = released - start < longest;
+  budget = was_short ? std::min(longest, budget * 2) : std::max(kShortestSpin, budget / 2);
 }
 
 ThreadTeam::ThreadTeam(int size, bool pin) : state_(std::make_unique<State>(size)) {

@@ -99,6 +99,39 @@ struct Products : Groups<L> {
     }
   }
 
+  /// Packed bytes of P panels that are fetched to the second-level cache while others are used.
+  struct Fetch {
+    const std::uint8_t* panels[P];
+    std::size_t bytes;  ///< of each
+
+    /// The part that belongs to rows [row, row + count) of num_rows.
+    void part(int row, int count, int num_rows) const {
+      const auto lines = static_cast<int>(bytes / kVectorBytes);
+      for (int i = lines * row / num_rows; i < lines * (row + count) / num_rows; ++i) {
+        for (const std::uint8_t* panel : panels) __builtin_prefetch(panel + i * kVectorBytes, 0, 2);
+      }
+    }
+  };
+
+  /// What is decoded after sections [.., begin) of these panels: theirs, or of the panels behind
+  /// them, which this thread or its neighbour takes next.
+  template <class F>
+  static Fetch next_piece(const PanelMatrix& w, int panel, int begin, int num_sections,
+                          int at_once) {
+    if (begin >= num_sections) {
+      panel += P;
+      begin = 0;
+    }
+    const int left = num_sections - begin;
+    Fetch fetch;
+    for (int p = 0; p < P; ++p) {
+      fetch.panels[p] = block_at<F>(w, panel_or_last(w, panel + p), 0).vectors +
+                        static_cast<std::size_t>(begin) * F::kSectionBytes;
+    }
+    fetch.bytes = static_cast<std::size_t>(left < at_once ? left : at_once) * F::kSectionBytes;
+    return fetch;
+  }
+
   /// All rows by P panels, decoding them piece by piece.
   template <class F>
   static void decode_and_multiply(const PanelMatrix& w, const Activations& a, const Tile& tile,
@@ -111,7 +144,9 @@ struct Products : Groups<L> {
       const int left = num_sections - begin;
       const int count = left < kSectionsAtOnce ? left : kSectionsAtOnce;
       decode<F>(w, panel, begin, begin + count, scratch);
+      const Fetch next = next_piece<F>(w, panel, begin + count, num_sections, kSectionsAtOnce);
       Rows::for_row_blocks(tile.num_rows, [&]<int R>(int row) TANDEM_INLINED {
+        next.part(row, R, tile.num_rows);
         RowBlock rows = Rows::row_block(w, a, row, panel, tile.panel_end, out, ld);
         rows.a += begin * F::kGroups;
         decoded<C, R>(scratch, count * F::kGroups, begin == 0, rows);
