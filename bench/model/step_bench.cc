@@ -1,11 +1,12 @@
 // Where the time of a decode step goes, by backend operation:
 //   step_bench MODEL [DRAFTER] [--sequences 32] [--keys 400] [--drafts 0] [--steps 40]
 //              [--threads N] [--isa NAME] [--device cuda] [--clock wall|cpu]
+//              [--kv-type int8]
 // On cuda times are wall times of a whole step, of which operations only enqueue their part. On the
 // CPU times are CPU times of the calling thread, which waits by spinning: with --threads 1 they
-// hold on a busy machine, too. --clock wall gives wall times there as well. Every sequence first gets a prompt of `keys` tokens; then each step
-// decodes one token a sequence or, with --drafts, verifies and makes that many drafts. Prints
-// medians over the steps.
+// hold on a busy machine, too. --clock wall gives wall times there as well. Every sequence first
+// gets a prompt of `keys` tokens; then each step decodes one token a sequence or, with --drafts,
+// verifies and makes that many drafts. Prints medians over the steps.
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -142,6 +143,7 @@ struct Options {
   int steps = 40;
   bool is_cuda = false;
   bool wants_wall_clock = false;
+  kernels::KvType kv_type = kernels::KvType::kF16;
   kernels::CpuOptions cpu;
 };
 
@@ -164,6 +166,8 @@ core::Result<Options> parse(int argc, char** argv) {
       o.cpu.isa = value;
     } else if (arg == "--device") {
       o.is_cuda = value == "cuda";
+    } else if (arg == "--kv-type") {
+      o.kv_type = value == "int8" ? kernels::KvType::kInt8 : kernels::KvType::kF16;
     } else if (arg == "--clock") {
       o.wants_wall_clock = value == "wall";
     } else if (number == numbers.end() ||
@@ -251,6 +255,7 @@ core::Status run(const Options& o) {
   load.target_path = o.paths[0];
   if (o.paths.size() > 1) load.draft_path = o.paths[1];
   load.max_sequences = o.sequences;
+  load.kv_type = o.kv_type;
   load.max_rows = std::max(512, o.sequences * (1 + o.drafts));
   TANDEM_ASSIGN(std::unique_ptr<model::Model> model, model::Model::load(load, std::move(timed)));
   Bench bench(o, *model);

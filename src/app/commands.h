@@ -7,6 +7,7 @@
 
 #include "tandem/app/memory_need.h"
 #include "tandem/bench/bench.h"
+#include "tandem/kernels/backend.h"
 
 namespace tandem::app {
 
@@ -22,6 +23,7 @@ struct ModelOptions {
   int max_queue = 256;  ///< requests that wait beside those
   int context = 65536;  ///< tokens of one request
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
+  kernels::KvType kv_type = kernels::KvType::kF16;
   std::string device = "auto";  ///< auto, cpu, cuda; or reference, for tests
 };
 

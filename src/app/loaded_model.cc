@@ -68,6 +68,7 @@ model::LoadOptions load_options(const ModelOptions& options) {
   out.max_rows = rows_of_step(options.max_sequences);
   out.max_context = options.context;
   out.kv_memory_bytes = options.kv_memory_bytes;
+  out.kv_type = options.kv_type;
   out.draft_acceptance = options.draft_acceptance;
   return out;
 }

@@ -67,6 +67,12 @@ std::optional<int> parse_draft_length(std::string_view text) {
   return length;
 }
 
+std::optional<kernels::KvType> parse_kv_type(std::string_view text) {
+  if (text == "f16") return kernels::KvType::kF16;
+  if (text == "int8") return kernels::KvType::kInt8;
+  return std::nullopt;
+}
+
 std::optional<std::vector<float>> parse_acceptance(std::string_view text) {
   std::vector<float> rates;
   const char* at = text.data();

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tandem/kernels/backend.h"
+
 namespace tandem::app {
 
 /// Bytes of "2GiB", "512MiB", "1.5GB", "4096": a number and a unit of 1024 (KiB, MiB, GiB, TiB;
@@ -15,6 +17,9 @@ std::optional<std::uint64_t> parse_size(std::string_view text);
 
 /// "auto" is -1; else a number from 0 to kMaxDraft.
 std::optional<int> parse_draft_length(std::string_view text);
+
+/// "f16" or "int8".
+std::optional<kernels::KvType> parse_kv_type(std::string_view text);
 
 /// Rates in [0, 1], none above the one before it, separated by commas; 1 to kMaxDraft of them.
 std::optional<std::vector<float>> parse_acceptance(std::string_view text);

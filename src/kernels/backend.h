@@ -44,6 +44,12 @@ struct KvLayerSpec {
   int head_size = 0;  // D
 };
 
+/// How the cache holds a value. A backend may keep kF16 more exactly (reference: f32).
+enum class KvType : std::uint8_t {
+  kF16,
+  kInt8,  ///< with an f32 scale for each key, and each value, of a head
+};
+
 /// What a backend must know before the first weight is packed.
 struct Geometry {
   int max_sequences = 1;  ///< slots
@@ -58,6 +64,7 @@ struct Geometry {
   std::vector<TokenId> suppressed;  ///< logits forced to -inf, in target and drafter
   float rms_eps = 1e-6F;
   std::size_t kv_memory_bytes = 0;  ///< budget over both kinds of pages
+  KvType kv_type = KvType::kF16;
   /// True if steps of equal shape call the same ops in the same order on the same weights and rows,
   /// as a model's forward pass does: a device may then record a step once and replay it.
   bool steps_repeat = false;

@@ -6,8 +6,8 @@
 
 namespace tandem::kernels {
 
-core::Status HostKv::configure(const Geometry& geometry, int page_tokens,
-                               std::size_t element_bytes) {
+core::Status HostKv::configure(const Geometry& geometry, int page_tokens, std::size_t element_bytes,
+                               std::size_t position_bytes) {
   layout_ = {};
   layout_.page_tokens = page_tokens;
   layers_.clear();
@@ -17,7 +17,7 @@ core::Status HostKv::configure(const Geometry& geometry, int page_tokens,
     layer.kv_heads = spec.kv_heads;
     layer.offset = layout_.page_bytes[layer.kind];
     layer.tile_bytes = static_cast<std::size_t>(page_tokens) *
-                       static_cast<std::size_t>(spec.head_size) * element_bytes;
+                       (static_cast<std::size_t>(spec.head_size) * element_bytes + position_bytes);
     layout_.page_bytes[layer.kind] +=
         2 * static_cast<std::size_t>(spec.kv_heads) * layer.tile_bytes;
     layers_.push_back(layer);

@@ -13,13 +13,15 @@ namespace tandem::kernels {
 
 /// KV pages in host memory. Each kind has an arena of address space that could hold the whole
 /// budget; physical memory follows use. A page holds, for each kv layer of its kind in layer order,
-/// K and then V, each [G] tiles of page_tokens * D elements; the order within a tile is the
-/// backend's. Thread: any number of readers; writers of different tiles do not meet.
+/// K and then V, each [G] tiles of page_tokens * D elements and what a position has beside them;
+/// the order within a tile is the backend's. Thread: any number of readers; writers of different
+/// tiles do not meet.
 class HostKv {
  public:
   /// Fails with kResourceExhausted if the budget holds no page of a kind that has layers, or the
   /// address space cannot be had.
-  core::Status configure(const Geometry& geometry, int page_tokens, std::size_t element_bytes);
+  core::Status configure(const Geometry& geometry, int page_tokens, std::size_t element_bytes,
+                         std::size_t position_bytes = 0);
 
   const KvLayout& layout() const { return layout_; }
 

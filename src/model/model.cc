@@ -96,6 +96,7 @@ core::Result<kernels::Geometry> make_geometry(const LoadOptions& options,
   geometry.suppressed = config.suppressed;
   geometry.rms_eps = config.rms_eps;
   geometry.kv_memory_bytes = options.kv_memory_bytes;
+  geometry.kv_type = options.kv_type;
   geometry.steps_repeat = true;
   geometry.acceptance = kernels::SyntheticAcceptance::of(options.draft_acceptance);
   return geometry;

@@ -21,6 +21,7 @@ struct LoadOptions {
   int max_rows = 512;       ///< T of a step
   int max_context = 65536;  ///< clamped to what the model was trained for
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
+  kernels::KvType kv_type = kernels::KvType::kF16;
   DraftHead draft_head = DraftHead::kAuto;
   /// Rates at which drafts are accepted by chance, by position; empty: by what they say.
   std::vector<float> draft_acceptance;

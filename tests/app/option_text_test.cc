@@ -32,6 +32,14 @@ TEST(OptionText, DraftLengthIsAutoOrANumber) {
   }
 }
 
+TEST(OptionText, KvTypeIsF16OrInt8) {
+  EXPECT_EQ(parse_kv_type("f16"), kernels::KvType::kF16);
+  EXPECT_EQ(parse_kv_type("int8"), kernels::KvType::kInt8);
+  for (const char* text : {"", "F16", "q8_0", "int4", "int8 "}) {
+    EXPECT_FALSE(parse_kv_type(text)) << text;
+  }
+}
+
 TEST(OptionText, AcceptanceIsUpToEightDescendingRates) {
   EXPECT_EQ(parse_acceptance("0.646,0.418,0.278"), (std::vector<float>{0.646F, 0.418F, 0.278F}));
   EXPECT_EQ(parse_acceptance("1"), std::vector<float>{1.0F});

@@ -1,5 +1,5 @@
-// Attention over the CPU's cache: against f64, and equal bits for every instruction set, tile of
-// query vectors, way of cutting and number of members.
+// Attention over the CPU's cache, f16 and int8: against f64, and equal bits for every instruction
+// set, tile of query vectors, way of cutting and number of members.
 
 #include <gtest/gtest.h>
 
@@ -14,6 +14,7 @@
 #include "tandem/core/cpu_features.h"
 #include "tandem/core/half.h"
 #include "tandem/kernels/cpu/attention_task.h"
+#include "tandem/kernels/cpu/kv_int8.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 
 namespace tandem::kernels::cpu {
@@ -28,11 +29,12 @@ struct Case {
   int window;
   int first_position;  // of the query rows
   int rows;
+  KvType kv = KvType::kF16;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << "H" << c.heads << "_G" << c.kv_heads << "_D" << c.head_size << "_W" << c.window
-             << "_p" << c.first_position << "_r" << c.rows;
+  return out << (c.kv == KvType::kInt8 ? "int8_H" : "H") << c.heads << "_G" << c.kv_heads << "_D"
+             << c.head_size << "_W" << c.window << "_p" << c.first_position << "_r" << c.rows;
 }
 
 /// One sequence whose cache holds random keys and values up to its last row, in pages out of order.
@@ -48,7 +50,9 @@ class Sequence {
     g.kv_layers = {{kind(), c.kv_heads, c.head_size}};
     g.kv_memory_bytes = std::size_t{64} << 20;
     step_.configure(g);
-    EXPECT_TRUE(kv_.configure(g, kPageTokens, sizeof(std::uint16_t)).ok());
+    EXPECT_TRUE((is_int8() ? kv_.configure(g, kPageTokens, 1, kScaleBytes)
+                           : kv_.configure(g, kPageTokens, sizeof(std::uint16_t)))
+                    .ok());
     const int positions = c.first_position + c.rows;
     for (int i = 0; i * kPageTokens < positions; ++i) table_.push_back((i * 7 + 3) % 101);
     write_cache();
@@ -71,7 +75,8 @@ class Sequence {
     const std::span<const RowInfo> infos = step_.rows(RowSet::kStep);
     work.plan({spec, case_.window, rows, members}, infos, step_.runs(RowSet::kStep));
     const AttentionRunner runner(kernels, kv_, step_, work,
-                                 {spec, case_.window, infos, queries_.data(), out.data()});
+                                 {spec, case_.window, infos, queries_.data(), out.data(),
+                                  is_int8() ? matmul_kernels(kernels.isa).value() : nullptr});
     const core::Arena scratch =
         core::Arena::reserve(AttentionRunner::scratch_bytes(case_.head_size), false).value();
     for (const AttentionTask& task : work.tasks()) runner.run(task, &work.tasks()[0], scratch);
@@ -84,12 +89,13 @@ class Sequence {
     const int position = case_.first_position + row;
     const int first = case_.window > 0 ? std::max(0, position - case_.window + 1) : 0;
     const int kv_head = head / (case_.heads / case_.kv_heads);
-    const float* q = &queries_[static_cast<std::size_t>((row * case_.heads + head)) *
-                               static_cast<std::size_t>(case_.head_size)];
+    const std::vector<float> q = query(row, head);
     std::vector<double> scores;
     for (int j = first; j <= position; ++j) {
       double score = 0;
-      for (int d = 0; d < case_.head_size; ++d) score += q[d] * key(j, kv_head, d);
+      for (int d = 0; d < case_.head_size; ++d) {
+        score += q[static_cast<std::size_t>(d)] * key(j, kv_head, d);
+      }
       scores.push_back(score);
     }
     const double top = *std::max_element(scores.begin(), scores.end());
@@ -106,6 +112,20 @@ class Sequence {
   }
 
  private:
+  bool is_int8() const { return case_.kv == KvType::kInt8; }
+  /// As the products see it.
+  std::vector<float> query(int row, int head) const {
+    const auto size = static_cast<std::size_t>(case_.head_size);
+    const float* first = &queries_[static_cast<std::size_t>(row * case_.heads + head) * size];
+    std::vector<float> q(first, first + size);
+    if (!is_int8()) return q;
+    std::vector<CodeGroup> groups(size / 32);
+    kScalarKernels.quantize_row(q.data(), case_.head_size, groups.data());
+    for (std::size_t d = 0; d < size; ++d) {
+      q[d] = groups[d / 32].scale * static_cast<float>(groups[d / 32].codes[d % 32]);
+    }
+    return q;
+  }
   AttentionKind kind() const {
     return case_.window > 0 ? AttentionKind::kSliding : AttentionKind::kFull;
   }
@@ -119,6 +139,10 @@ class Sequence {
   void write_cache() {
     for (const PageId page : table_) {
       for (int g = 0; g < case_.kv_heads; ++g) {
+        if (is_int8()) {
+          write_int8(page, g);
+          continue;
+        }
         const auto size = static_cast<std::size_t>(kPageTokens * case_.head_size);
         const std::vector<float> k = values(size, 1.0F);
         const std::vector<float> v = values(size, 1.0F);
@@ -129,14 +153,37 @@ class Sequence {
       }
     }
   }
+  void write_int8(PageId page, int kv_head) {
+    for (int token = 0; token < kPageTokens; ++token) {
+      const std::vector<float> k = values(static_cast<std::size_t>(case_.head_size), 1.0F);
+      const std::vector<float> v = values(static_cast<std::size_t>(case_.head_size), 1.0F);
+      store_key_int8(k.data(), case_.head_size, kv_.keys<std::uint8_t>(0, page, kv_head), token);
+      store_value_int8(v.data(), case_.head_size, kv_.values<std::uint8_t>(0, page, kv_head),
+                       token);
+    }
+  }
+  /// Byte `at` of an int8 page with the scale of a token.
+  double decode(const std::uint8_t* page, int at, int token) const {
+    const auto* scales = reinterpret_cast<const float*>(page + kPageTokens * case_.head_size);
+    return static_cast<double>(scales[token]) * (page[at] - kCodeOffset);
+  }
   double key(int position, int kv_head, int d) const {
     const PageId page = table_[static_cast<std::size_t>(position / kPageTokens)];
+    if (is_int8()) {
+      const int t = position % kPageTokens;
+      const int at = t / 16 * 16 * case_.head_size + d / 4 * 64 + t % 16 * 4 + d % 4;
+      return decode(kv_.keys<std::uint8_t>(0, page, kv_head), at, t);
+    }
     return core::f16_to_f32(
         kv_.keys<std::uint16_t>(0, page, kv_head)[d * kPageTokens + position % kPageTokens]);
   }
   double value(int position, int kv_head, int d) const {
     const PageId page = table_[static_cast<std::size_t>(position / kPageTokens)];
     const int token = position % kPageTokens;
+    if (is_int8()) {
+      const int at = d / 16 * 16 * kPageTokens + token / 4 * 64 + d % 16 * 4 + token % 4;
+      return decode(kv_.values<std::uint8_t>(0, page, kv_head), at, token);
+    }
     return core::f16_to_f32(kv_.values<std::uint16_t>(
         0, page, kv_head)[d / 16 * 16 * kPageTokens + token * 16 + d % 16]);
   }
@@ -165,7 +212,7 @@ std::vector<std::uint32_t> bits(const std::vector<float>& values) {
 }
 
 std::vector<Case> cases() {
-  return {
+  std::vector<Case> cases = {
       {1, 1, 16, 0, 0, 1},       // one key
       {4, 1, 256, 512, 399, 1},  // the demo's decode rows
       {4, 1, 512, 0, 399, 5},    // and verification
@@ -176,6 +223,13 @@ std::vector<Case> cases() {
       {2, 1, 128, 0, 1030, 2},   // five blocks
       {6, 2, 32, 300, 1000, 7},  // three heads on a KV head
   };
+  for (std::size_t i = 0, n = cases.size(); i < n; ++i) {
+    Case c = cases[i];
+    c.kv = KvType::kInt8;
+    c.head_size = (c.head_size + 31) / 32 * 32;
+    cases.push_back(c);
+  }
+  return cases;
 }
 
 class CpuAttention : public testing::TestWithParam<Case> {};
@@ -190,8 +244,10 @@ TEST_P(CpuAttention, AgreesWithTheDefinition) {
       const std::vector<double> expected = sequence.exact(row, head);
       const std::size_t offset = static_cast<std::size_t>(row * c.heads + head) * size;
       for (std::size_t d = 0; d < size; ++d) {
-        // Scores of size 20 from chains of up to 512 f32 sums: 2e-6 each, doubled by exp.
-        ASSERT_NEAR(out[offset + d], expected[d], 3e-5) << row << " " << head << " " << d;
+        // Scores of size 20 from chains of up to 512 f32 sums: 2e-6 each, doubled by exp. int8:
+        // weights of the softmax are rounded to 1/127 of the largest one of a page.
+        const double tolerance = c.kv == KvType::kInt8 ? 0.03 : 3e-5;
+        ASSERT_NEAR(out[offset + d], expected[d], tolerance) << row << " " << head << " " << d;
       }
     }
   }

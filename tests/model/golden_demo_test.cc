@@ -40,13 +40,17 @@ std::vector<TokenId> ids_of(const json::value& value) {
 class DemoGolden : public testing::PerBackend {
  protected:
   std::unique_ptr<model::Model> load_pair(
-      const std::string& drafter = testing::demo_path(testing::kDemoDrafter)) const {
+      const std::string& drafter = testing::demo_path(testing::kDemoDrafter),
+      kernels::KvType kv = kernels::KvType::kF16) const {
     model::LoadOptions options;
+    options.kv_type = kv;
     options.kv_memory_bytes = std::size_t{256} << 20;
     options.max_sequences = 8;
     return testing::load(testing::demo_path(testing::kDemoTarget), drafter, backend(/*threads=*/2),
                          options);
   }
+  void check_log_probabilities(model::Model& model, const testing::DemoTolerance& tolerance) const;
+  void check_perplexity(model::Model& model, const testing::DemoTolerance& tolerance) const;
   void check_acceptance(model::Model& model, const std::string& head);
 
   const json::object demo_ = read_demo();
@@ -87,10 +91,9 @@ TEST_P(DemoGolden, GreedyTokens) {
   std::cout << equal << " of " << 64 * batch.size() << " tokens before the first near-tie\n";
 }
 
-TEST_P(DemoGolden, TeacherForcedLogProbabilities) {
-  const auto model = load_pair();
-  ASSERT_NE(model, nullptr);
-  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+void DemoGolden::check_log_probabilities(model::Model& model,
+                                         const testing::DemoTolerance& tolerance) const {
+  const auto vocab = static_cast<std::size_t>(model.config().vocab);
   double total = 0;
   int count = 0;
   int equal = 0;
@@ -100,7 +103,7 @@ TEST_P(DemoGolden, TeacherForcedLogProbabilities) {
     const auto prompt_size = static_cast<int>(text.size());
     const auto greedy = ids_of(entry.at("greedy"));
     text.insert(text.end(), greedy.begin(), greedy.end() - 1);
-    const auto scored = model->score(text, 64, prompt_size - 1);
+    const auto scored = model.score(text, 64, prompt_size - 1);
     ASSERT_TRUE(scored.ok()) << scored.status().message();
     for (std::size_t i = 0; i < greedy.size(); ++i) {
       const auto row = std::span(*scored).subspan(i * vocab, vocab);
@@ -111,31 +114,50 @@ TEST_P(DemoGolden, TeacherForcedLogProbabilities) {
       if (testing::argmax(row) == greedy[i]) {
         ++equal;
       } else {
-        EXPECT_LE(entry.at("gap").at(i).to_number<float>(), tolerance_.token_gap);
+        EXPECT_LE(entry.at("gap").at(i).to_number<float>(), tolerance.token_gap);
       }
     }
   }
-  EXPECT_LE(total / count, tolerance_.log_probability);
+  EXPECT_LE(total / count, tolerance.log_probability);
   std::cout << "mean |difference| of log-probabilities " << total / count << ", " << equal << " of "
             << count << " tokens equal\n";
 }
 
-TEST_P(DemoGolden, PerplexityOfALongText) {
-  const auto model = load_pair();
-  ASSERT_NE(model, nullptr);
+void DemoGolden::check_perplexity(model::Model& model,
+                                  const testing::DemoTolerance& tolerance) const {
   const json::object& perplexity = demo_.at("perplexity").as_object();
   const auto ids = ids_of(perplexity.at("ids"));
-  const auto scored = model->score(ids, 64, 0);
+  const auto scored = model.score(ids, 64, 0);
   ASSERT_TRUE(scored.ok()) << scored.status().message();
-  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  const auto vocab = static_cast<std::size_t>(model.config().vocab);
   double nll = 0;
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
     nll -= testing::log_probability(std::span(*scored).subspan(i * vocab, vocab), ids[i + 1]);
   }
   nll /= static_cast<double>(ids.size() - 1);
   const double expected = perplexity.at("nll_gguf_f32").to_number<double>();
-  EXPECT_NEAR(nll, expected, tolerance_.nll);
+  EXPECT_NEAR(nll, expected, tolerance.nll);
   std::cout << "mean NLL " << nll << ", " << nll - expected << " from the reference\n";
+}
+
+TEST_P(DemoGolden, TeacherForcedLogProbabilities) {
+  const auto model = load_pair();
+  ASSERT_NE(model, nullptr);
+  check_log_probabilities(*model, tolerance_);
+}
+
+TEST_P(DemoGolden, PerplexityOfALongText) {
+  const auto model = load_pair();
+  ASSERT_NE(model, nullptr);
+  check_perplexity(*model, tolerance_);
+}
+
+TEST_P(DemoGolden, WithAnInt8Cache) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "CUDA has no int8 cache";
+  const auto model = load_pair(testing::demo_path(testing::kDemoDrafter), kernels::KvType::kInt8);
+  ASSERT_NE(model, nullptr);
+  check_log_probabilities(*model, testing::int8_tolerance());
+  check_perplexity(*model, testing::int8_tolerance());
 }
 
 // Per draft position over all prompts, in rounds along the recorded text up to its end token. The

@@ -246,5 +246,14 @@ TEST_P(TinyGolden, DraftsOfTheCentroidHead) {
 
 TANDEM_FOR_EACH_BACKEND(golden, TinyGolden);
 
+/// The CPU's vector paths. Plain code takes a minute and has the same bits: instruction_sets_test.
+std::vector<std::string> vector_paths() {
+  std::vector<std::string> names = testing::cpu_names();
+  names.erase(names.begin());
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(golden_isa, TinyGolden, ::testing::ValuesIn(vector_paths()),
+                         [](const auto& info) { return info.param; });
+
 }  // namespace
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "tandem/core/cpu_features.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
 #include "tandem/kernels/cuda/cuda_backend.h"
 #include "tandem/kernels/reference/reference_backend.h"
@@ -23,6 +24,8 @@ std::string demo_path(std::string_view name) {
   return std::string(TANDEM_SOURCE_DIR) + "/models/demo/" + std::string(name);
 }
 
+constexpr std::string_view kCpuPrefix = "cpu_";
+
 std::unique_ptr<kernels::Backend> make_backend(std::string_view name, int threads) {
   if (name == "reference") return kernels::make_reference_backend();
   if (name == "cuda") {
@@ -32,6 +35,7 @@ std::unique_ptr<kernels::Backend> make_backend(std::string_view name, int thread
   }
   kernels::CpuOptions options;
   options.threads = threads;
+  if (name.starts_with(kCpuPrefix)) options.isa = name.substr(kCpuPrefix.size());
   auto backend = kernels::make_cpu_backend(options);
   EXPECT_TRUE(backend.ok()) << backend.status().message();
   return std::move(backend).value();
@@ -80,6 +84,17 @@ std::vector<std::string> backend_names() {
     names.push_back("cuda");
   } else {
     std::cout << "no cases on cuda: " << cuda.status().message() << "\n";
+  }
+  return names;
+}
+
+std::vector<std::string> cpu_names() {
+  using core::IsaLevel;
+  std::vector<std::string> names;
+  for (const IsaLevel level :
+       {IsaLevel::kScalar, IsaLevel::kNeon, IsaLevel::kAvx2, IsaLevel::kAvx512}) {
+    if (!core::has_isa(level)) continue;
+    names.push_back(std::string(kCpuPrefix) + std::string(core::isa_name(level)));
   }
   return names;
 }

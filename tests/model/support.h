@@ -20,13 +20,18 @@ std::string demo_path(std::string_view name);
 inline constexpr std::string_view kDemoTarget = "demo-it-Q4_K_M.gguf";
 inline constexpr std::string_view kDemoDrafter = "mtp-demo-it-Q8_0.gguf";
 
-/// A backend under test, by name: "reference", "cpu" or "cuda". Cases are parametrized by it alone: the
-/// models come from a directory that may change after the cases were listed. The number of threads
-/// of cpu changes no bits; on tiny models barriers would be all of the work.
+/// A backend under test, by name: "reference", "cpu", "cpu_avx2" and so on (cpu_names()) or "cuda".
+/// Cases are parametrized by it alone: the models come from a directory that may change after the
+/// cases were listed. The number of threads of cpu changes no bits; on tiny models barriers would
+/// be all of the work.
 std::unique_ptr<kernels::Backend> make_backend(std::string_view name, int threads = 1);
 
 /// The backends that this machine runs; a line in the log says why cuda is not among them.
 std::vector<std::string> backend_names();
+
+/// The CPU's backend with each instruction set of this machine, the plain code first and the
+/// fastest one last.
+std::vector<std::string> cpu_names();
 
 class PerBackend : public ::testing::TestWithParam<std::string> {
  protected:
@@ -36,7 +41,7 @@ class PerBackend : public ::testing::TestWithParam<std::string> {
 };
 
 /// Instantiates a PerBackend suite under "prefix" for every backend.
-#define TANDEM_FOR_EACH_BACKEND(prefix, suite)                                                \
+#define TANDEM_FOR_EACH_BACKEND(prefix, suite)                                           \
   INSTANTIATE_TEST_SUITE_P(prefix, suite, ::testing::ValuesIn(testing::backend_names()), \
                            [](const auto& info) { return info.param; })
 

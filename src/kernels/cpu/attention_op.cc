@@ -5,6 +5,7 @@
 #include "tandem/core/checked_math.h"
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/attention_work.h"
+#include "tandem/kernels/cpu/kv_int8.h"
 #include "tandem/kernels/cpu/ops.h"
 #include "tandem/kernels/cpu/product.h"
 #include "tandem/kernels/cpu/weights.h"
@@ -22,6 +23,8 @@ class AttentionOp {
   int kv_cols() const { return spec_.kv_heads * spec_.head_size; }
   int q_cols() const { return spec_.heads * spec_.head_size; }
   const RowInfo& row(int r) const { return rows_[static_cast<std::size_t>(r)]; }
+
+  bool is_int8() const { return c_.geometry.kv_type == KvType::kInt8; }
 
   void work(Member& m);
   void normalize_rows(const Range& rows);
@@ -148,11 +151,17 @@ void AttentionOp::finish_kv_head(int r, int kv_head, const float* cosines, const
   k_.rms_norm(k, k_norm_, size, c_.eps(), k);
   rotate(k, cosines, sines);
   constexpr float kLargestHalf = 65504.0F;
-  if (!k_.all_within(k, size, kLargestHalf) || !k_.all_within(v, size, kLargestHalf)) {
+  const float largest = is_int8() ? std::numeric_limits<float>::max() : kLargestHalf;
+  if (!k_.all_within(k, size, largest) || !k_.all_within(v, size, largest)) {
     c_.step.set_broken(r);
     // Whoever gets the page next must find finite values even where its mask hides them.
     std::fill_n(k, size, 0.0F);
     std::fill_n(v, size, 0.0F);
+  }
+  if (is_int8()) {
+    store_value_int8(v, size, c_.kv.values<std::uint8_t>(spec_.kv_layer, page, kv_head), token);
+    store_key_int8(k, size, c_.kv.keys<std::uint8_t>(spec_.kv_layer, page, kv_head), token);
+    return;
   }
   k_.store_value(v, size, c_.kv.values<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
   k_.store_key(k, size, c_.kv.keys<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
@@ -163,9 +172,9 @@ void AttentionOp::rotate(float* head, const float* cosines, const float* sines) 
 }
 
 void AttentionOp::attend(Member& m) {
-  const AttentionRunner runner(
-      k_, c_.kv, c_.step, c_.attention,
-      {spec_, window_, rows_, ws_.a.as<float>(), ws_.attended.as<float>()});
+  const AttentionRunner runner(k_, c_.kv, c_.step, c_.attention,
+                               {spec_, window_, rows_, ws_.a.as<float>(), ws_.attended.as<float>(),
+                                is_int8() ? c_.matmul : nullptr});
   const core::Arena& scratch = c_.members[static_cast<std::size_t>(m.index())].attention;
   const std::span<const AttentionTask> tasks = c_.attention.tasks();
   const int num_tasks = static_cast<int>(tasks.size());

@@ -5,12 +5,13 @@
 
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
+#include "tandem/kernels/cpu/simd/attention_int8.h"
 
 namespace tandem::kernels::cpu {
 namespace {
 
-/// Vectors of the next tile when `left` are left: what RowKernels::attend_block takes, without a
-/// small rest where that can be avoided.
+/// Vectors of the next tile when `left` are left and the cache is f16: what
+/// RowKernels::attend_block takes, without a small rest where that can be avoided.
 int tile_vectors(int left, int max_vectors) {
   if (left >= 12 && left != 16 && max_vectors >= 12) return 12;
   if (left >= 8 && max_vectors >= 8) return 8;
@@ -22,9 +23,9 @@ int tile_vectors(int left, int max_vectors) {
 
 /// Where the pages of a block lie.
 struct AttentionRunner::BlockPages {
-  const std::uint16_t* keys[kPagesPerBlock];
-  const std::uint16_t* values[kPagesPerBlock];
-  const std::uint16_t* next_keys = nullptr;  // the page read after the block
+  const void* keys[kPagesPerBlock];
+  const void* values[kPagesPerBlock];
+  const void* next_keys = nullptr;  // the page read after the block
 };
 
 /// The state of a task's vectors and the scores of one tile.
@@ -36,20 +37,25 @@ struct AttentionRunner::Scratch {
     scores = block_out + kMaxTileVectors * head_size;
     max = scores + kMaxTileVectors * kBlockTokens;
     sum = max + kTaskVectors;
+    codes = reinterpret_cast<CodeGroup*>(queries);
+    weights = reinterpret_cast<CodeGroup*>(sum + kTaskVectors);
   }
 
-  float* queries;    // per tile of V vectors: [D][V]
-  float* out;        // [kTaskVectors][D]
-  float* block_out;  // [kMaxTileVectors][D]
-  float* scores;     // [kMaxTileVectors][kBlockTokens]
-  float* max;        // [kTaskVectors]
-  float* sum;        // [kTaskVectors]
+  float* queries;      // per tile of V vectors: [D][V]
+  CodeGroup* codes;    // the same as codes, in the same place: [kTaskVectors][D / 32]
+  float* out;          // [kTaskVectors][D]
+  float* block_out;    // [kMaxTileVectors][D]
+  float* scores;       // [kMaxTileVectors][kBlockTokens]
+  float* max;          // [kTaskVectors]
+  float* sum;          // [kTaskVectors]
+  CodeGroup* weights;  // [kMaxTileVectors][kPagesPerBlock]
 };
 
 std::size_t AttentionRunner::scratch_bytes(int head_size) {
   const int floats = (2 * kTaskVectors + kMaxTileVectors) * head_size +
                      kMaxTileVectors * kBlockTokens + 2 * kTaskVectors;
-  return static_cast<std::size_t>(floats) * sizeof(float);
+  return static_cast<std::size_t>(floats) * sizeof(float) +
+         sizeof(CodeGroup) * kMaxTileVectors * kPagesPerBlock;
 }
 
 const RowInfo& AttentionRunner::row_of(const AttentionTask& task, int vector) const {
@@ -65,11 +71,22 @@ std::ptrdiff_t AttentionRunner::head_offset(const AttentionTask& task, int vecto
   return (static_cast<std::ptrdiff_t>(r) * in_.spec.heads + head) * in_.spec.head_size;
 }
 
+int AttentionRunner::next_tile(int left) const {
+  if (in_.int8 != nullptr) return std::min(left, kMaxTileVectors);
+  return tile_vectors(left, k_.max_vectors);
+}
+
 void AttentionRunner::load_queries(const AttentionTask& task, const Scratch& s) const {
   const int size = in_.spec.head_size;
+  if (in_.int8 != nullptr) {
+    for (int i = 0; i < task.num_vectors; ++i) {
+      in_.int8->quantize_row(in_.queries + head_offset(task, i), size, s.codes + i * (size / 32));
+    }
+    return;
+  }
   int tile = 0;
   for (int first = 0; first < task.num_vectors; first += tile) {
-    tile = tile_vectors(task.num_vectors - first, k_.max_vectors);
+    tile = next_tile(task.num_vectors - first);
     float* out = s.queries + first * size;
     for (int i = 0; i < tile; ++i) {
       const float* q = in_.queries + head_offset(task, first + i);
@@ -128,22 +145,23 @@ AttentionRunner::BlockPages AttentionRunner::find_pages(const AttentionTask& tas
   const PageRange range = visible_pages(task, block);
   for (int p = range.begin; p < range.end; ++p) {
     const PageId page = page_of(task, block, p);
-    pages.keys[p] = kv_.keys<std::uint16_t>(layer, page, task.kv_head);
-    pages.values[p] = kv_.values<std::uint16_t>(layer, page, task.kv_head);
+    pages.keys[p] = kv_.keys<std::byte>(layer, page, task.kv_head);
+    pages.values[p] = kv_.values<std::byte>(layer, page, task.kv_head);
     pages.next_keys = pages.keys[p];
   }
   if (next_task == nullptr) return pages;
   const PageRange next = visible_pages(*next_task, next_block);
   if (next.begin < next.end) {
     const PageId page = page_of(*next_task, next_block, next.begin);
-    pages.next_keys = kv_.keys<std::uint16_t>(layer, page, next_task->kv_head);
+    pages.next_keys = kv_.keys<std::byte>(layer, page, next_task->kv_head);
   }
   return pages;
 }
 
 void AttentionRunner::attend_block(const AttentionTask& task, int block, const BlockPages& pages,
                                    const Scratch& s) const {
-  AttentionBlock b;
+  Int8AttentionBlock b;
+  b.weights = s.weights;
   b.head_size = in_.spec.head_size;
   b.keys = pages.keys;
   b.values = pages.values;
@@ -157,7 +175,7 @@ void AttentionRunner::attend_block(const AttentionTask& task, int block, const B
   const Position origin = block * kBlockTokens;
 
   for (int first = 0; first < task.num_vectors; first += b.num_vectors) {
-    b.num_vectors = tile_vectors(task.num_vectors - first, k_.max_vectors);
+    b.num_vectors = next_tile(task.num_vectors - first);
     int lowest = kBlockTokens;
     int highest = 0;
     for (int i = 0; i < b.num_vectors; ++i) {
@@ -172,10 +190,15 @@ void AttentionRunner::attend_block(const AttentionTask& task, int block, const B
     b.first_page = lowest / kPageTokens;
     b.end_page = core::ceil_div(highest, kPageTokens);
     b.queries = s.queries + first * b.head_size;
+    b.query_codes = s.codes + first * (b.head_size / 32);
     b.max = s.max + first;
     b.sum = s.sum + first;
     b.out = s.out + first * b.head_size;
-    k_.attend_block(b);
+    if (in_.int8 != nullptr) {
+      in_.int8->attend_int8(b);
+    } else {
+      k_.attend_block(b);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "tandem/core/buffer.h"
 #include "tandem/kernels/cpu/attention_work.h"
+#include "tandem/kernels/cpu/matmul.h"
 #include "tandem/kernels/cpu/simd/row_kernels.h"
 #include "tandem/kernels/host_kv.h"
 #include "tandem/kernels/host_step.h"
@@ -22,6 +23,8 @@ class AttentionRunner {
     std::span<const RowInfo> rows;   ///< of the row set
     const float* queries = nullptr;  ///< [rows, H * D]
     float* out = nullptr;            ///< [rows, H * D]
+    /// Of an int8 cache; null: the cache is f16.
+    const MatmulKernels* int8 = nullptr;
   };
   AttentionRunner(const RowKernels& kernels, const HostKv& kv, const HostStep& step,
                   const AttentionWork& work, const Inputs& inputs)
@@ -47,6 +50,8 @@ class AttentionRunner {
   std::ptrdiff_t head_offset(const AttentionTask& task, int vector) const;
   const RowInfo& row_of(const AttentionTask& task, int vector) const;
   void load_queries(const AttentionTask& task, const Scratch& s) const;
+  /// Vectors of the next tile when `left` are left.
+  int next_tile(int left) const;
   PageRange visible_pages(const AttentionTask& task, int block) const;
   PageId page_of(const AttentionTask& task, int block, int page) const;
   BlockPages find_pages(const AttentionTask& task, int block, const AttentionTask* next_task,

@@ -83,9 +83,11 @@ core::Status check_shapes(const Geometry& geometry) {
   for (const KvLayerSpec& layer : geometry.kv_layers) {
     const auto& f = geometry.rope_frequencies[static_cast<std::size_t>(layer.kind)];
     const std::string size = std::to_string(layer.head_size);
-    if (layer.head_size <= 0 || layer.head_size % 16 != 0) {
+    const int unit = geometry.kv_type == KvType::kInt8 ? 32 : 16;
+    if (layer.head_size <= 0 || layer.head_size % unit != 0) {
       return core::unimplemented("a KV layer has head size " + size +
-                                 "; the CPU backend runs multiples of 16");
+                                 "; the CPU backend runs multiples of " + std::to_string(unit) +
+                                 (unit == 32 ? " with an int8 cache" : ""));
     }
     if (f.size() != static_cast<std::size_t>(layer.head_size / 2)) {
       return core::unimplemented("a KV layer has head size " + size + ", but its kind has " +
@@ -100,7 +102,9 @@ core::Status CpuBackend::configure(const Geometry& geometry) {
   TANDEM_TRY(check_shapes(geometry));
   c_.geometry = geometry;
   c_.step.configure(geometry);
-  TANDEM_TRY(c_.kv.configure(geometry, kPageTokens, sizeof(std::uint16_t)));
+  const bool is_int8 = geometry.kv_type == KvType::kInt8;
+  TANDEM_TRY(is_int8 ? c_.kv.configure(geometry, kPageTokens, sizeof(std::int8_t), kScaleBytes)
+                     : c_.kv.configure(geometry, kPageTokens, sizeof(std::uint16_t)));
   TANDEM_TRY(c_.rope.configure(geometry));
 
   max_rows_ = std::max({geometry.max_rows, geometry.max_kept_rows, geometry.max_sequences});

@@ -53,7 +53,7 @@ struct Entry {
   }
 
   static MatmulKernels table(IsaLevel level) {
-    return {core::isa_name(level), prepare_row, matmul};
+    return {core::isa_name(level), kernels.quantize_row, kernels.attend_int8, prepare_row, matmul};
   }
 };
 

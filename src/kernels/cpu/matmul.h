@@ -55,6 +55,11 @@ class PackedMatrix : public Weight {
 struct MatmulKernels {
   std::string_view isa;
 
+  /// x[cols], a multiple of 32, as codes.
+  void (*quantize_row)(const float* x, int cols, CodeGroup* out);
+  /// Attention over a block of an int8 cache.
+  void (*attend_int8)(const Int8AttentionBlock& block);
+
   /// Writes the forms of x[cols] into row `row` of the buffer. Codes want cols to be a multiple of
   /// 32. A group that holds an infinity or a NaN gets a NaN scale, and so does every product with
   /// it.

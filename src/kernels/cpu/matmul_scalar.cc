@@ -215,6 +215,6 @@ void matmul(const PanelMatrix& w, const Activations& a, const Tile& tile, float*
 
 }  // namespace
 
-const IsaKernels kScalarKernels = {quantize_row, round_e4m3, matmul};
+const IsaKernels kScalarKernels = {quantize_row, round_e4m3, matmul, attend_int8_scalar};
 
 }  // namespace tandem::kernels::cpu

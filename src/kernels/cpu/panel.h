@@ -90,13 +90,18 @@ inline constexpr float kE4m3Max = 448.0F;
 inline constexpr float kE4m3SmallestScale = 1.0F / (448.0F * 512.0F);
 inline constexpr float kE4m3WeightUnit = 256.0F;
 
+struct Int8AttentionBlock;  // simd/attention_int8.h
+
 /// The entry points of one instruction set.
 struct IsaKernels {
   void (*quantize_row)(const float* x, int cols, CodeGroup* out);
   float (*round_e4m3)(const float* x, int n, float* out);  ///< returns the scale
   void (*matmul)(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
                  std::size_t ld);
+  void (*attend_int8)(const Int8AttentionBlock& block);
 };
+
+void attend_int8_scalar(const Int8AttentionBlock& block);
 
 extern const IsaKernels kScalarKernels;
 #if defined(__x86_64__)

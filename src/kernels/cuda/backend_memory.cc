@@ -51,6 +51,10 @@ CudaBackend::~CudaBackend() {
 }
 
 core::Status CudaBackend::configure(const Geometry& geometry) {
+  if (geometry.kv_type != KvType::kF16) {
+    return core::unimplemented(
+        "a KV cache in int8 is not built for CUDA; leave out --kv-type or use --device cpu");
+  }
   for (const KvLayerSpec& layer : geometry.kv_layers) {
     if (std::find(kHeadSizes.begin(), kHeadSizes.end(), layer.head_size) == kHeadSizes.end()) {
       return core::unimplemented(

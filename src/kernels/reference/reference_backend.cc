@@ -167,6 +167,10 @@ void ReferenceBackend::write_kv(const AttentionWeights& w, const AttentionSpec& 
         std::ranges::fill(key, 0.0F);
         std::ranges::fill(value, 0.0F);
       }
+      if (geometry_.kv_type == KvType::kInt8) {
+        round_to_int8(key);
+        round_to_int8(value);
+      }
       std::copy(key.begin(), key.end(), head.key(info.position).begin());
       std::copy(value.begin(), value.end(), head.value(info.position).begin());
     }

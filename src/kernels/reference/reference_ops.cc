@@ -150,6 +150,14 @@ void attend(std::span<const float> q, const HeadCache& cache, Position begin, Po
   }
 }
 
+void round_to_int8(std::span<float> x) {
+  float largest = 0.0F;
+  for (const float value : x) largest = std::max(largest, std::abs(value));
+  if (largest == 0.0F) return;
+  const float scale = largest / 127.0F;
+  for (float& value : x) value = std::nearbyint(value / scale) * scale;
+}
+
 bool all_finite(std::span<const float> x) {
   return std::all_of(x.begin(), x.end(), [](float value) { return std::isfinite(value); });
 }

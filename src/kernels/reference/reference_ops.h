@@ -68,6 +68,9 @@ struct HeadCache {
 void attend(std::span<const float> q, const HeadCache& cache, Position begin, Position end,
             std::vector<float>& scores, std::span<float> out);
 
+/// What an int8 cache keeps of x: code * s with s = max |x| / 127 and codes to nearest even.
+void round_to_int8(std::span<float> x);
+
 /// True if no value is infinite or NaN.
 bool all_finite(std::span<const float> x);
 

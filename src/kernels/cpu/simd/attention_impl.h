@@ -31,9 +31,52 @@ struct AttentionOf {
     for (int i = 0; i < n; i += 16) merge_values(L::load(block_out + i), f, out + i);
   }
 
+  /// What merging a block does to a vector's running state. From here on to merge_vector() also for
+  /// the int8 cache.
+  struct Merge {
+    float keep[kMaxTileVectors];  // factor of the old sum; unused for the first block
+    float take[kMaxTileVectors];  // factor of the block's sum; 0: no visible keys
+    bool first[kMaxTileVectors];
+  };
+
+  /// Turns the scores of vector i into exp(score - max) and updates its max and sum.
+  static void softmax(const AttentionBlock& b, int i, Merge& merge) {
+    float* scores = b.scores + i * kBlockTokens;
+    const int begin = b.first_page * kPageTokens;
+    const int end = b.end_page * kPageTokens;
+    if (b.key_begin[i] >= b.key_end[i]) {
+      for (int j = begin; j < end; ++j) scores[j] = 0.0F;
+      merge.first[i] = false;
+      merge.keep[i] = 1.0F;
+      merge.take[i] = 0.0F;
+      return;
+    }
+    mask_scores(scores, begin, end, b.key_begin[i], b.key_end[i]);
+    F32 top = L::load(scores + begin);
+    for (int j = begin + 16; j < end; j += 16) top = L::max(L::load(scores + j), top);
+    const float block_max = L::max_of(top);
+    const F32 m = L::set1(block_max);
+    F32 sums = L::set1(0.0F);
+    for (int j = begin; j < end; j += 16) {
+      const F32 p = Math<L>::exp(L::sub(L::load(scores + j), m));
+      sums = L::add(sums, p);
+      L::store(scores + j, p);
+    }
+    merge_sums(b, i, block_max, L::sum(sums), merge);
+  }
+
+  /// Adds the block's output of vector i to its running one.
+  static void merge_vector(const AttentionBlock& b, int i, const Merge& merge) {
+    if (b.key_begin[i] >= b.key_end[i]) return;
+    const Factors f{merge.first[i], merge.keep[i], merge.take[i]};
+    const int first = i * b.head_size;
+    for (int d = first; d < first + b.head_size; d += 16) {
+      merge_values(L::load(b.block_out + d), f, b.out + d);
+    }
+  }
+
  private:
   static constexpr int kTilesPerPage = kPageTokens / 16;
-
   /// Columns of 16 lanes that V vectors are multiplied with at a time: as many as leave the sums
   /// in registers, for with few sums the multipliers wait for each other.
   template <int V>
@@ -41,13 +84,6 @@ struct AttentionOf {
     const int fit = L::kSums / V;
     return fit >= 4 ? 4 : (fit >= 2 ? 2 : 1);
   }
-
-  /// What merging a block does to a vector's running state.
-  struct Merge {
-    float keep[kMaxTileVectors];  // factor of the old sum; unused for the first block
-    float take[kMaxTileVectors];  // factor of the block's sum; 0: no visible keys
-    bool first[kMaxTileVectors];
-  };
 
   template <int V>
   static void attend(const AttentionBlock& b) {
@@ -73,9 +109,12 @@ struct AttentionOf {
 
   /// The page read after `page` of the keys, of which `pages` are read at once.
   static const std::uint16_t* after_keys(const AttentionBlock& b, int page, int pages) {
-    if (page + pages < b.end_page) return b.keys[page + pages];
+    if (page + pages < b.end_page) return f16(b.keys[page + pages]);
     const int value = b.first_page + page + pages - b.end_page;
-    return b.values[value < b.end_page ? value : b.first_page];
+    return f16(b.values[value < b.end_page ? value : b.first_page]);
+  }
+  static const std::uint16_t* f16(const void* page) {
+    return static_cast<const std::uint16_t*>(page);
   }
 
   /// The chunks to fetch while the C chunks from `chunk` on are used: later ones of this page of
@@ -104,8 +143,9 @@ struct AttentionOf {
       const std::uint16_t* keys[P];
       const std::uint16_t* fetch[P];
       for (int p = 0; p < P; ++p) {
-        keys[p] = b.keys[page + p] + chunk * kChunk + first;
-        fetch[p] = ahead<1>(b.keys[page + p], after_keys(b, page + p, P), chunk, chunks);
+        const std::uint16_t* start = f16(b.keys[page + p]);
+        keys[p] = start + chunk * kChunk + first;
+        fetch[p] = ahead<1>(start, after_keys(b, page + p, P), chunk, chunks);
       }
       for (int d = 0; d < 16; ++d, q += V) {
         F32 k[C];
@@ -130,32 +170,6 @@ struct AttentionOf {
   static void mask_scores(float* scores, int page_begin, int page_end, int begin, int end) {
     for (int j = page_begin; j < begin; ++j) scores[j] = -__builtin_inff();
     for (int j = end; j < page_end; ++j) scores[j] = -__builtin_inff();
-  }
-
-  /// Turns the scores of vector i into exp(score - max) and updates its max and sum.
-  static void softmax(const AttentionBlock& b, int i, Merge& merge) {
-    float* scores = b.scores + i * kBlockTokens;
-    const int begin = b.first_page * kPageTokens;
-    const int end = b.end_page * kPageTokens;
-    if (b.key_begin[i] >= b.key_end[i]) {
-      for (int j = begin; j < end; ++j) scores[j] = 0.0F;
-      merge.first[i] = false;
-      merge.keep[i] = 1.0F;
-      merge.take[i] = 0.0F;
-      return;
-    }
-    mask_scores(scores, begin, end, b.key_begin[i], b.key_end[i]);
-    F32 top = L::load(scores + begin);
-    for (int j = begin + 16; j < end; j += 16) top = L::max(L::load(scores + j), top);
-    const float block_max = L::max_of(top);
-    const F32 m = L::set1(block_max);
-    F32 sums = L::set1(0.0F);
-    for (int j = begin; j < end; j += 16) {
-      const F32 p = Math<L>::exp(L::sub(L::load(scores + j), m));
-      sums = L::add(sums, p);
-      L::store(scores + j, p);
-    }
-    merge_sums(b, i, block_max, L::sum(sums), merge);
   }
 
   static float exp1(float x) { return L::first_lane(Math<L>::exp(L::set1(x))); }
@@ -209,14 +223,14 @@ struct AttentionOf {
     float* out = b.block_out + column * 16;
     F32 acc[V][C];
     for (int i = 0; i < V; ++i) {
+      const float* row = out + i * b.head_size;
       for (int c = 0; c < C; ++c) {
-        const float* start = out + static_cast<std::int64_t>(i) * b.head_size + c * 16;
-        acc[i][c] = page == b.first_page ? L::set1(0.0F) : L::load(start);
+        acc[i][c] = page == b.first_page ? L::set1(0.0F) : L::load(row + c * 16);
       }
     }
-    const std::uint16_t* values = b.values[page] + column * kChunk;
-    const std::uint16_t* next = page + 1 < b.end_page ? b.values[page + 1] : b.next_keys;
-    const std::uint16_t* fetch = ahead<C>(b.values[page], next, column, b.head_size / 16);
+    const std::uint16_t* values = f16(b.values[page]) + column * kChunk;
+    const std::uint16_t* next = f16(page + 1 < b.end_page ? b.values[page + 1] : b.next_keys);
+    const std::uint16_t* fetch = ahead<C>(f16(b.values[page]), next, column, b.head_size / 16);
     const float* p = b.scores + page * kPageTokens;
     for (int j = 0; j < kPageTokens; ++j) {
       F32 v[C];
@@ -228,18 +242,8 @@ struct AttentionOf {
       }
     }
     for (int i = 0; i < V; ++i) {
-      for (int c = 0; c < C; ++c) {
-        L::store(out + static_cast<std::int64_t>(i) * b.head_size + c * 16, acc[i][c]);
-      }
+      for (int c = 0; c < C; ++c) L::store(out + i * b.head_size + c * 16, acc[i][c]);
     }
-  }
-
-  static void merge_vector(const AttentionBlock& b, int i, const Merge& merge) {
-    if (b.key_begin[i] >= b.key_end[i]) return;
-    const Factors f{merge.first[i], merge.keep[i], merge.take[i]};
-    const float* block = b.block_out + i * b.head_size;
-    float* out = b.out + i * b.head_size;
-    for (int d = 0; d < b.head_size; d += 16) merge_values(L::load(block + d), f, out + d);
   }
 };
 

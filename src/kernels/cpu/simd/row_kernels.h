@@ -17,13 +17,13 @@ inline constexpr int kMaxTileVectors = 12;
 /// Attention of a few query vectors over one block of kBlockTokens keys by absolute position.
 /// The state (max, sum, out) runs over the blocks of a vector in ascending order.
 struct AttentionBlock {
-  int head_size = 0;                             ///< D, a multiple of 16
-  int num_vectors = 0;                           ///< 1, 2, 4, 8 or 12
-  const float* queries = nullptr;                ///< [D][num_vectors]
-  const std::uint16_t* const* keys = nullptr;    ///< per page of the block: f16 [D][32 keys]
-  const std::uint16_t* const* values = nullptr;  ///< per page: f16 [D / 16][32 keys][16]
-  const std::uint16_t* next_keys = nullptr;  ///< page read after this block, to be fetched early
-  int first_page = 0;                        ///< pages [first_page, end_page) hold all visible keys
+  int head_size = 0;                    ///< D, a multiple of 16
+  int num_vectors = 0;                  ///< 1, 2, 4, 8 or 12
+  const float* queries = nullptr;       ///< [D][num_vectors]
+  const void* const* keys = nullptr;    ///< per page of the block; kv_layout.h
+  const void* const* values = nullptr;  ///< per page
+  const void* next_keys = nullptr;      ///< page read after this block
+  int first_page = 0;                   ///< pages [first_page, end_page) hold all visible keys
   int end_page = 0;
   const std::int32_t* key_begin = nullptr;  ///< [num_vectors] visible keys of the block,
   const std::int32_t* key_end = nullptr;    ///< counted from its first position
