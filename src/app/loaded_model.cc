@@ -60,6 +60,14 @@ void give_back_free_memory() {
 #endif
 }
 
+/// Of a steady clock.
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// At most so long a start waits for the costs of steps with and without drafts.
+constexpr double kMeasureSeconds = 1.0;
+
 model::LoadOptions load_options(const ModelOptions& options) {
   model::LoadOptions out;
   out.target_path = options.model;
@@ -117,6 +125,10 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   engine_options.draft_length = options.draft_length;
   engine_options.max_context = options.context;
   engine_options.max_queue = options.max_queue;
+  if (options.draft_length < 0 && out.model->has_drafter() && device.starts_with("cpu")) {
+    TANDEM_ASSIGN(engine_options.step_costs,
+                  engine::measure_steps(*out.model, seconds_now, kMeasureSeconds));
+  }
   TANDEM_ASSIGN(out.engine, engine::Engine::create(*out.model, *out.tokenizer, engine_options));
   out.max_context = out.engine->context();
   if (out.max_context < options.context) {

@@ -3,8 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "tandem/core/status.h"
+#include "tandem/engine/measure_steps.h"
 #include "tandem/engine/request.h"
 #include "tandem/model/step_runner.h"
 #include "tandem/tokenizer/tokenizer.h"
@@ -21,6 +23,8 @@ struct EngineOptions {
   int prefill_chunk = 512;  ///< most prompt rows of a step
   bool prefix_cache = true;
   std::size_t prefix_cache_bytes = 0;  ///< pages kept without a user; 0: the default share
+  /// Of this model on this machine (measure_steps()), for the adaptive draft length to start from.
+  std::vector<StepMeasurement> step_costs;
 };
 
 /// Counters since start and gauges of now; see /metrics.

@@ -41,8 +41,9 @@ KvOptions kv_options(const model::StepRunner::Limits& limits, const EngineOption
   out.budget_bytes = limits.kv_memory_bytes;
   out.window = limits.window;
   out.prefix_cache = options.prefix_cache;
-  out.prefix_cache_bytes =
-      options.prefix_cache_bytes > 0 ? options.prefix_cache_bytes : limits.kv_memory_bytes / kPrefixCacheShare;
+  out.prefix_cache_bytes = options.prefix_cache_bytes > 0
+                               ? options.prefix_cache_bytes
+                               : limits.kv_memory_bytes / kPrefixCacheShare;
   return out;
 }
 
@@ -93,6 +94,9 @@ EngineCore::EngineCore(model::StepRunner& runner, const tokenizer::Tokenizer& to
   const int wanted = std::min(options.max_context, runner.limits().max_context);
   context_ = std::min(wanted, kv_.capacity_tokens());
   is_context_bound_by_kv_ = context_ < wanted;
+  for (const StepMeasurement& m : options.step_costs) {
+    draft_policy_.observe_step(m.work, m.seconds);
+  }
 }
 
 core::Status EngineCore::check_request(const Request& request) const {
