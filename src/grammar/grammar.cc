@@ -61,6 +61,9 @@ std::shared_ptr<const StateMask> Grammar::make_mask(std::int32_t state, TrieWalk
   Configuration start;
   start.threads.push_back({state, kOpenStack});
   auto mask = std::make_shared<StateMask>();
+  const std::optional<int> plain = most_plain(state);
+  mask->most_plain = plain.value_or(0);
+  mask->trie = plain ? &trie_->rest() : trie_.get();
   std::vector<std::uint32_t>& bits = walker.bits_;
   bits.assign(mask_words(), 0U);
   std::size_t num_tokens = 0;
@@ -73,8 +76,8 @@ std::shared_ptr<const StateMask> Grammar::make_mask(std::int32_t state, TrieWalk
   pushdown.truncate(0);
   for (const TokenId token : special) add(token);
   const bool is_whole =
-      walker.walk(*trie_, 0, start, pushdown, work_left, add, [&](std::int32_t node) {
-        const TokenTrie::Node& at = trie_->nodes()[static_cast<std::size_t>(node)];
+      walker.walk(*mask->trie, 0, start, pushdown, work_left, add, [&](std::int32_t node) {
+        const TokenTrie::Node& at = mask->trie->nodes()[static_cast<std::size_t>(node)];
         if (at.end > node + 1) mask->exits.push_back(node);
       });
   work_left -= std::min(work_left, pushdown.work());
@@ -116,19 +119,31 @@ std::shared_ptr<const StateMask> Grammar::mask_of(std::int32_t state, TrieWalker
 std::uint64_t Grammar::most_work(std::int32_t state) const {
   std::uint64_t work = 0;
   const auto nodes = trie_->nodes();
-  for (std::size_t i = 1; i < nodes.size(); i = static_cast<std::size_t>(nodes[i].end)) {
-    if (automaton_.first(state).test(automaton_.class_of(nodes[i].byte))) {
-      work += static_cast<std::uint64_t>(nodes[i].end) - i;
+  const auto below = [&](std::size_t node, std::int32_t from, auto visit) {
+    const auto end = static_cast<std::size_t>(nodes[node].end);
+    for (std::size_t i = node + 1; i < end; i = static_cast<std::size_t>(nodes[i].end)) {
+      if (automaton_.first(from).test(automaton_.class_of(nodes[i].byte))) visit(i);
     }
-  }
+  };
+  const auto count = [&](std::size_t node) {
+    work += static_cast<std::uint64_t>(nodes[node].end) - node;
+  };
+  below(0, state, [&](std::size_t node) {
+    const std::int32_t next = automaton_.next(state, automaton_.class_of(nodes[node].byte));
+    automaton_.has_calls(state) || next < 0 ? count(node) : below(node, next, count);
+  });
   return work;
+}
+
+std::optional<int> Grammar::most_plain(std::int32_t state) const {
+  return PlainText(automaton_).most_characters(state, trie_->max_plain());
 }
 
 std::vector<std::int32_t> Grammar::slow_states() const {
   std::vector<std::int32_t> states = automaton_.reachable();
   // No text stops before a call that must come, see Pushdown::arrive().
   std::erase_if(states, [this](std::int32_t state) {
-    return automaton_.only_calls(state) || most_work(state) < kSlowWork;
+    return automaton_.only_calls(state) || most_work(state) < kSlowWork || most_plain(state);
   });
   return states;
 }

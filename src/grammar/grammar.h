@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "tandem/core/status.h"
 #include "tandem/core/units.h"
 #include "tandem/grammar/automaton.h"
+#include "tandem/grammar/plain_text.h"
 #include "tandem/grammar/pushdown.h"
 #include "tandem/grammar/token_trie.h"
 
@@ -63,6 +65,8 @@ inline std::int32_t TrieWalker::step_lone(const Automaton& automaton, std::size_
 /// What may follow in one state, whatever called its rule: computed once, by a walk over all
 /// tokens.
 struct StateMask {
+  int most_plain = 0;               ///< plain tokens of at most so many characters, too
+  const TokenTrie* trie = nullptr;  ///< of `exits`: the whole one, or that of the rest
   std::vector<std::uint32_t> bits;  ///< of tokens, as fill_mask() has them; empty: `tokens` instead
   std::vector<TokenId> tokens;      ///< if they are few
   std::vector<std::int32_t> exits;  ///< nodes of the trie whose bytes may end the rule
@@ -101,10 +105,12 @@ class Grammar {
   std::shared_ptr<const StateMask> make_mask(std::int32_t state, TrieWalker& walker,
                                              std::uint64_t& work_left) const;
   void keep(std::int32_t state, std::shared_ptr<const StateMask> mask) const;
-  /// Nodes of the trie that a walk from the state could visit.
+  /// Nodes of the trie that a walk from the state could visit, by the first two bytes.
   std::uint64_t most_work(std::int32_t state) const;
   /// States whose masks take long, those first that a text meets first.
   std::vector<std::int32_t> slow_states() const;
+  /// As PlainText has it, for the vocabulary's plain tokens.
+  std::optional<int> most_plain(std::int32_t state) const;
   /// Lets states that no token tells apart share a mask, where that pays.
   void share_masks(std::size_t num_slow);
 

@@ -13,8 +13,6 @@ namespace {
 
 constexpr int kMaxIndentation = 20;
 constexpr int kMaxDigits = 18;
-/// Strings of at most so many characters spell the character out in every place.
-constexpr int kMaxInlineLength = 256;
 constexpr int kMaxBeginning = 64;
 /// Bounds beyond this are as good as none: 10^18.
 constexpr double kLargest = 1e18;
@@ -147,8 +145,16 @@ ExprId JsonParts::string() {
 }
 
 ExprId JsonParts::string(int min, int max) {
-  const bool is_short = std::max(min, max) <= kMaxInlineLength;
-  return quoted(rules_->repeat(is_short ? any_char() : rules_->rule(char_), min, max));
+  const auto [known, is_new] = strings_.try_emplace({min, max});
+  if (is_new) {
+    const int length = std::max(min, max);
+    const bool is_spelled = length <= lengths_left_;
+    if (is_spelled) lengths_left_ -= length;
+    const ExprId one = is_spelled ? any_char() : rules_->rule(char_);
+    known->second =
+        rules_->add_rule("string", rules_->sequence({rules_->repeat(one, min, max), quote_mark()}));
+  }
+  return rules_->sequence({quote_mark(), rules_->rule(known->second)});
 }
 
 ExprId JsonParts::string_of(std::string_view text) {

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tandem/grammar/regex.h"
@@ -88,6 +90,13 @@ class JsonParts {
 
   RuleSet* rules_;
   std::optional<TokenId> quote_;
+  /// Characters that strings of bounded length spell out, all together: each is states of the
+  /// automaton, which know how far plain text goes. In longer ones a character is a rule, and masks
+  /// are slow.
+  static constexpr int kMaxLengths = 1024;
+
+  std::map<std::pair<int, int>, RuleId> strings_;  // by the lengths that they may have
+  int lengths_left_ = kMaxLengths;
   RuleId space_ = 0, string_tail_ = 0, char_ = 0, value_ = 0, object_ = 0, array_ = 0;
 };
 

@@ -15,6 +15,10 @@ void set_bit(std::span<std::uint32_t> mask, TokenId token) {
   mask[static_cast<std::size_t>(token) / 32] |= 1U << (token % 32);
 }
 
+void unite(std::span<std::uint32_t> mask, std::span<const std::uint32_t> more) {
+  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] |= more[i];
+}
+
 core::Status too_ambiguous() {
   return core::resource_exhausted(
       "the grammar is too ambiguous or nested too deep at this point of the text to go on; "
@@ -60,7 +64,9 @@ core::Status Matcher::add_thread(const Thread& thread, std::span<std::uint32_t> 
                                  TrieWalker& walker, std::uint64_t& work_left) {
   const auto local = grammar_->mask_of(thread.state, walker, work_left);
   if (local == nullptr) return too_ambiguous();
-  for (std::size_t i = 0; i < local->bits.size(); ++i) mask[i] |= local->bits[i];
+  const TokenTrie& trie = grammar_->trie();
+  if (local->most_plain > 0) unite(mask, trie.plain(local->most_plain));
+  if (!local->bits.empty()) unite(mask, local->bits);
   for (const TokenId token : local->tokens) set_bit(mask, token);
   if (local->exits.empty()) return {};
   pushdown_.leave(thread, other_);
@@ -68,7 +74,7 @@ core::Status Matcher::add_thread(const Thread& thread, std::span<std::uint32_t> 
   for (const std::int32_t node : local->exits) {
     const std::uint64_t before = pushdown_.work();
     const bool is_whole = walker.walk(
-        grammar_->trie(), node, other_, pushdown_, work_left,
+        *local->trie, node, other_, pushdown_, work_left,
         [&](TokenId token) { set_bit(mask, token); }, [](std::int32_t) {});
     if (!is_whole) return too_ambiguous();
     work_left -= std::min(work_left, pushdown_.work() - before);

@@ -2,25 +2,63 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "tandem/grammar/plain_text.h"
 
 namespace tandem::grammar {
 
-TokenTrie::TokenTrie(const tokenizer::Tokenizer& tokenizer)
-    : tokenizer_(&tokenizer),
-      next_same_(static_cast<std::size_t>(tokenizer.vocab_size()), -1),
-      is_text_(static_cast<std::size_t>(tokenizer.vocab_size())) {
+namespace {
+
+constexpr int kMaxPlainLength = 40;  // of a plain token; a longer one counts to the rest
+
+std::vector<TokenId> text_tokens(const tokenizer::Tokenizer& tokenizer) {
   using tokenizer::TokenKind;
-  std::vector<TokenId> order;
+  std::vector<TokenId> tokens;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     const TokenKind kind = tokenizer.kind(id);
     const std::size_t size = tokenizer.bytes(id).size();
-    if ((kind != TokenKind::kNormal && kind != TokenKind::kByte) || size == 0 ||
-        size > std::numeric_limits<std::uint16_t>::max()) {
+    if ((kind == TokenKind::kNormal || kind == TokenKind::kByte) && size > 0 &&
+        size <= std::numeric_limits<std::uint16_t>::max()) {
+      tokens.push_back(id);
+    }
+  }
+  return tokens;
+}
+
+}  // namespace
+
+TokenTrie::TokenTrie(const tokenizer::Tokenizer& tokenizer)
+    : TokenTrie(tokenizer, text_tokens(tokenizer)) {
+  divide(text_tokens(tokenizer));
+}
+
+void TokenTrie::divide(const std::vector<TokenId>& tokens) {
+  const std::size_t num_words = (next_same_.size() + 31) / 32;
+  plain_.emplace_back(num_words);
+  std::vector<TokenId> rest;
+  for (const TokenId id : tokens) {
+    const int length = count_plain(bytes(id));
+    if (length < 0 || length > kMaxPlainLength) {
+      rest.push_back(id);
       continue;
     }
-    is_text_[static_cast<std::size_t>(id)] = true;
-    order.push_back(id);
+    while (max_plain() < length) plain_.emplace_back(num_words);
+    plain_[static_cast<std::size_t>(length)][static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
   }
+  for (std::size_t length = 1; length < plain_.size(); ++length) {
+    for (std::size_t word = 0; word < num_words; ++word) {
+      plain_[length][word] |= plain_[length - 1][word];
+    }
+  }
+  rest_.reset(new TokenTrie(*tokenizer_, std::move(rest)));
+}
+
+TokenTrie::TokenTrie(const tokenizer::Tokenizer& tokenizer, std::vector<TokenId> order)
+    : tokenizer_(&tokenizer),
+      next_same_(static_cast<std::size_t>(tokenizer.vocab_size()), -1),
+      is_text_(static_cast<std::size_t>(tokenizer.vocab_size())) {
+  for (const TokenId id : order) is_text_[static_cast<std::size_t>(id)] = true;
   std::sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
     const std::string_view x = tokenizer.bytes(a), y = tokenizer.bytes(b);
     return x != y ? x < y : a < b;

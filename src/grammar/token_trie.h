@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -12,7 +13,8 @@ namespace tandem::grammar {
 
 /// The bytes of a vocabulary's text tokens as a trie in preorder: the nodes below node i are
 /// [i + 1, nodes[i].end), each child followed by its own. Control and user-defined tokens are not
-/// in it: they never stand for text. Immutable.
+/// in it: they never stand for text. Beside it, those of plain text (see plain_text.h) by their
+/// length and a trie of the rest. Immutable.
 class TokenTrie {
  public:
   struct Node {
@@ -35,12 +37,28 @@ class TokenTrie {
   /// The next token of the same bytes, or -1.
   TokenId next_same(TokenId token) const { return next_same_[static_cast<std::size_t>(token)]; }
 
+  /// Characters of the longest plain token.
+  int max_plain() const { return static_cast<int>(plain_.size()) - 1; }
+  /// The plain tokens of at most so many characters, 0 to max_plain(): a bit each, ceil(V / 32)
+  /// words.
+  std::span<const std::uint32_t> plain(int length) const {
+    return plain_[static_cast<std::size_t>(length)];
+  }
+  /// The trie of the tokens that are not plain.
+  const TokenTrie& rest() const { return *rest_; }
+
  private:
+  /// Of these tokens alone, without a rest.
+  TokenTrie(const tokenizer::Tokenizer& tokenizer, std::vector<TokenId> tokens);
+  void divide(const std::vector<TokenId>& tokens);
+
   const tokenizer::Tokenizer* tokenizer_;
   std::vector<Node> nodes_;
   std::vector<TokenId> next_same_;
   std::vector<bool> is_text_;
   int max_depth_ = 0;
+  std::vector<std::vector<std::uint32_t>> plain_;
+  std::unique_ptr<const TokenTrie> rest_;
 };
 
 }  // namespace tandem::grammar

@@ -58,11 +58,43 @@ const Case kCases[] = {
          "required":["s"]})",
      "{\"s\":\"0123456789\\nÃ©Ã© for a while, and then for some more, until the end comes near "
      "which is at 120, not far off from here\"}"},
+    {"short", Source::Kind::kJsonSchema, R"({"type":"string","maxLength":12})",
+     "\"ab \xE6\x97\xA5\xE6\x9C\xAC \\\"cdefg\""},
+    {"any text but", Source::Kind::kRegex, R"([^x\n]{2,9}|[ -~]{0,6}!)", "hello you"},
     {"ambiguous", Source::Kind::kGbnf,
      "root ::= a | b\na ::= \"x\" a \"y\" | \"x\" b | \"x\"\nb ::= \"x\" a | \"x\" b \"z\" | "
      "\"x\"\n",
      "xxxx"},
 };
+
+TEST(PlainText, CountsCharacters) {
+  EXPECT_EQ(count_plain(""), 0);
+  EXPECT_EQ(count_plain("a b"), 3);
+  EXPECT_EQ(count_plain("\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80"), 3);
+  for (const char* other : {"a\n", "\"", "a\\", "\x1F", "\xC3", "\xA9", "\xE0\x80\x80",
+                            "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xC0\xAF"}) {
+    EXPECT_EQ(count_plain(other), -1) << other;
+  }
+}
+
+TEST(PlainText, KnowsHowFarItMayGo) {
+  const auto most = [](const char* regex, std::string_view after) {
+    const auto grammar = compiled(Source::Kind::kRegex, regex);
+    std::int32_t state = grammar->automaton().root_start();
+    for (const char c : after) {
+      state = grammar->automaton().next(
+          state, grammar->automaton().class_of(static_cast<std::uint8_t>(c)));
+    }
+    return PlainText(grammar->automaton()).most_characters(state, 40);
+  };
+  EXPECT_EQ(most(R"("[^\\"\x00-\x1F]{0,7}")", "\""), 7);
+  EXPECT_EQ(most(R"("[^\\"\x00-\x1F]{0,7}")", "\"abc"), 4);
+  EXPECT_EQ(most(R"("[^\\"\x00-\x1F]{0,7}")", "\"abcdefg"), 0);
+  EXPECT_EQ(most(R"("[^\\"\x00-\x1F]{5,}")", "\"abc"), 40);
+  EXPECT_EQ(most(R"("[^\\"\x00-\x1F]{50}")", "\"abc"), 40);
+  EXPECT_EQ(most(R"("[a-z]{0,7}")", "\""), std::nullopt);         // some characters
+  EXPECT_EQ(most(R"([^\\"\x00-\x1F]{0,7})", "a"), std::nullopt);  // may end
+}
 
 TEST(GrammarMask, SaysOfEveryTokenWhatAcceptSays) {
   TrieWalker walker;

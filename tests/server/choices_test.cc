@@ -7,6 +7,7 @@
 #include <boost/json/serialize.hpp>
 #include <random>
 
+#include "../net/raw_socket.h"
 #include "server_fixture.h"
 #include "tandem/server/choice_output.h"
 
@@ -200,10 +201,13 @@ TEST_F(ChoicesTest, AreRefusedTogetherWhenTheQueueIsFull) {
 
 TEST_F(ChoicesTest, AreAllCancelledWhenTheClientLeaves) {
   start_and_attach();
-  Pending pending(
-      [&] { return call("POST", "/v1/chat/completions", chat_body(R"("n":3)"), {}, 300ms); });
+  const std::string body = chat_body(R"("n":3)");
+  net::testing::RawSocket client(server_->port());
+  ASSERT_TRUE(client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                          std::to_string(body.size()) + "\r\n\r\n" + body));
   engine_.emit_text(0, "a");
-  EXPECT_EQ(pending.get().status, 0);
+  ASSERT_EQ(engine_.num_submitted(), 3U);
+  client.close();
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(engine_.wait_cancelled(engine_.request(i).id));
 }
 

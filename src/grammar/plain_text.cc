@@ -1,0 +1,101 @@
+#include "tandem/grammar/plain_text.h"
+
+#include <algorithm>
+#include <bitset>
+#include <utility>
+
+namespace tandem::grammar {
+namespace {
+
+/// Well-formed UTF-8 of plain characters, byte by byte (Unicode 15, table 3-7). Place 0 lies
+/// between characters, 1 to 3 before so many continuation bytes, the others after a byte that
+/// narrows the next one.
+struct Range {
+  std::uint8_t from, first, last, to;
+};
+constexpr Range kRanges[] = {
+    {0, 0x20, 0x21, 0}, {0, 0x23, 0x5B, 0}, {0, 0x5D, 0x7F, 0}, {0, 0xC2, 0xDF, 1},
+    {0, 0xE0, 0xE0, 4}, {0, 0xE1, 0xEC, 2}, {0, 0xED, 0xED, 5}, {0, 0xEE, 0xEF, 2},
+    {0, 0xF0, 0xF0, 6}, {0, 0xF1, 0xF3, 3}, {0, 0xF4, 0xF4, 7}, {1, 0x80, 0xBF, 0},
+    {2, 0x80, 0xBF, 1}, {3, 0x80, 0xBF, 2}, {4, 0xA0, 0xBF, 1}, {5, 0x80, 0x9F, 1},
+    {6, 0x90, 0xBF, 2}, {7, 0x80, 0x8F, 2},
+};
+
+}  // namespace
+
+int count_plain(std::string_view text) {
+  int count = 0;
+  std::uint8_t place = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<std::uint8_t>(c);
+    const auto* range = std::find_if(std::begin(kRanges), std::end(kRanges), [&](const Range& r) {
+      return r.from == place && r.first <= byte && byte <= r.last;
+    });
+    if (range == std::end(kRanges)) return -1;
+    place = range->to;
+    count += place == 0 ? 1 : 0;
+  }
+  return place == 0 ? count : -1;
+}
+
+PlainText::PlainText(const Automaton& automaton) : automaton_(&automaton) {
+  for (const Range& range : kRanges) {
+    Edge edge{range.from, range.to, {}};
+    std::bitset<256> seen;
+    for (unsigned byte = range.first; byte <= range.last; ++byte) {
+      const std::uint8_t byte_class = automaton.class_of(static_cast<std::uint8_t>(byte));
+      if (!seen.test(byte_class)) edge.classes.push_back(byte_class);
+      seen.set(byte_class);
+    }
+    edges_.push_back(std::move(edge));
+  }
+}
+
+/// Whether to be in the state is to be nowhere else: in no called rule and not past this one.
+bool PlainText::is_inside(std::int32_t state) const {
+  return !automaton_->has_calls(state) && !automaton_->accepts(state);
+}
+
+PlainText::Step PlainText::step() {
+  next_.clear();
+  todo_.clear();
+  for (const std::int32_t state : states_) todo_.emplace_back(state, 0);
+  bool can_read = false, cannot_read = false;
+  for (std::size_t i = 0; i < todo_.size(); ++i) {
+    const auto [state, place] = todo_[i];
+    for (const Edge& edge : edges_) {
+      if (edge.from != place) continue;
+      for (const std::uint8_t byte_class : edge.classes) {
+        const std::int32_t next = automaton_->next(state, byte_class);
+        (next < 0 ? cannot_read : can_read) = true;
+        if (next < 0) continue;
+        if (!is_inside(next)) return Step::kSome;
+        if (edge.to != 0) {
+          const std::pair within(next, edge.to);
+          if (std::find(todo_.begin(), todo_.end(), within) == todo_.end()) todo_.push_back(within);
+        } else if (std::find(next_.begin(), next_.end(), next) == next_.end()) {
+          next_.push_back(next);
+        }
+      }
+      if (can_read && cannot_read) return Step::kSome;
+    }
+  }
+  if (next_.size() > kMaxStates) return Step::kSome;
+  std::sort(next_.begin(), next_.end());
+  return can_read ? Step::kAll : Step::kNone;
+}
+
+std::optional<int> PlainText::most_characters(std::int32_t state, int most) {
+  if (!is_inside(state)) return std::nullopt;
+  states_.assign(1, state);
+  for (int length = 0; length < most; ++length) {
+    const Step step = this->step();
+    if (step == Step::kSome) return std::nullopt;
+    if (step == Step::kNone) return length;
+    if (next_ == states_) return most;
+    std::swap(states_, next_);
+  }
+  return most;
+}
+
+}  // namespace tandem::grammar
