@@ -10,6 +10,9 @@
 #include "tandem/app/step_rows.h"
 #include "tandem/core/checked_math.h"
 #include "tandem/engine/engine.h"
+#include "tandem/kernels/cpu/context.h"
+#include "tandem/kernels/cpu/kv_layout.h"
+#include "tandem/kernels/cpu/sizes.h"
 #include "tandem/model/gemma4.h"
 #include "tandem/model/loader.h"
 #include "tandem/model/mtp.h"
@@ -20,12 +23,9 @@ namespace {
 using kernels::AttentionKind;
 using model::ModelConfig;
 
-// What the CPU backend allocates, see kernels/cpu.
-constexpr std::size_t kKvValueBytes = 2;  // f16
-constexpr int kPageTokens = 32;
-constexpr std::size_t kLogitBytes = std::size_t{32} << 20;    // of rows that sample, at most
-constexpr std::size_t kPartialBytes = std::size_t{16} << 20;  // of attention, at most
-constexpr int kRoutedRows = 2048;                             // of experts
+using kernels::cpu::kPageTokens;
+
+constexpr std::size_t kKvValueBytes = 2;  // f16, as the CPU backend keeps it
 
 // Measured: the libraries, the server and what every thread keeps; the tokenizer's tables.
 constexpr std::size_t kProgramBytes = std::size_t{14} << 20;
@@ -66,7 +66,7 @@ std::size_t scratch_bytes(const ModelConfig& config, const DryRunTotals& totals,
       std::max({w.ffn, w.heads, ple}) + std::max(w.ffn, w.kv) + std::max(config.hidden, w.kv);
   std::size_t bytes = floats(rows, inputs + outputs) + form_bytes(totals, rows);
   if (config.experts > 0) {
-    const int routed = std::min(kRoutedRows, rows * config.experts_per_token);
+    const int routed = std::min(kernels::cpu::kRoutedRows, rows * config.experts_per_token);
     bytes += floats(routed, 2 * config.hidden + 2 * config.expert_ffn + config.experts) +
              form_bytes(totals, routed);
   }
@@ -75,17 +75,17 @@ std::size_t scratch_bytes(const ModelConfig& config, const DryRunTotals& totals,
 
 /// Logits of rows that sample, and parts of long sequences' attention.
 std::size_t shared_bytes(const ModelConfig& config, int sampled_rows, int context) {
-  constexpr int kSplitVectors = 6 * 48;
-  constexpr int kBlockTokens = 256;
+  // So few tasks are split, if two members compute.
+  constexpr int kSplitVectors = 6 * kernels::cpu::kTaskVectors;
   int head_size = 0;
   for (const model::LayerConfig& layer : config.layers) {
     head_size = std::max(head_size, layer.head_size);
   }
   const std::size_t row = floats(1, config.vocab);
   const std::size_t logits =
-      std::max(row, std::min(kLogitBytes, floats(sampled_rows, config.vocab)));
-  const int blocks = core::ceil_div(context, kBlockTokens);
-  return logits + std::min(kPartialBytes,
+      std::max(row, std::min(kernels::cpu::kLogitBytes, floats(sampled_rows, config.vocab)));
+  const int blocks = core::ceil_div(context, kernels::cpu::kBlockTokens);
+  return logits + std::min(kernels::cpu::kPartialBytes,
                            floats(kSplitVectors, head_size + 2) * static_cast<std::size_t>(blocks));
 }
 

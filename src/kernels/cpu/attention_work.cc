@@ -3,14 +3,9 @@
 #include <algorithm>
 
 #include "tandem/core/checked_math.h"
+#include "tandem/kernels/cpu/sizes.h"
 
 namespace tandem::kernels::cpu {
-namespace {
-
-constexpr std::size_t kPartialBytes = std::size_t{16} << 20;
-
-}  // namespace
-
 core::Status AttentionWork::configure(int max_head_size) {
   partial_cols_ = max_head_size + 2;
   const std::size_t row_bytes = static_cast<std::size_t>(partial_cols_) * sizeof(float);

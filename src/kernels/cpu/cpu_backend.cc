@@ -10,14 +10,12 @@
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/ops.h"
+#include "tandem/kernels/cpu/sizes.h"
 #include "tandem/kernels/cpu/weights.h"
 
 namespace tandem::kernels {
 namespace cpu {
 namespace {
-
-/// Logits of sampling rows that exist at once.
-constexpr std::size_t kLogitBytes = std::size_t{32} << 20;
 
 class CpuBackend final : public Backend {
  public:
