@@ -24,7 +24,9 @@ struct ModelOptions {
   int context = 65536;  ///< tokens of one request
   std::size_t kv_memory_bytes = std::size_t{2} << 30;
   kernels::KvType kv_type = kernels::KvType::kF16;
-  std::string device = "auto";  ///< auto, cpu, cuda; or reference, for tests
+  std::string device = "auto";       ///< auto, cpu, cuda; or reference, for tests
+  std::size_t gpu_memory_bytes = 0;  ///< of a GPU, in all; 0: what is free
+  bool ple_on_host = false;  ///< per-layer embeddings in host memory, where a GPU reads their rows
 };
 
 struct ServeOptions {
@@ -58,6 +60,14 @@ struct ConvertOptions {
   std::string form;    ///< "bf16" or "fp8" (directory), "q8_0" (GGUF file of an assistant)
 };
 
+struct PerfOptions {
+  std::string
+      model;        ///< GGUF file or Hugging Face directory; empty: random weights of E4B's shapes
+  int threads = 0;  ///< compute threads; 0: all usable cores
+  std::string device = "auto";
+  bool as_json = false;
+};
+
 struct BenchCommand {
   bench::BenchOptions options;
   std::string output;  ///< JSON file; "-": standard output instead of the table; empty: none
@@ -70,6 +80,7 @@ int bench_main(BenchCommand command);
 int convert_main(const ConvertOptions& options);
 /// Prints the report in any case; fails if the files cannot be served.
 int inspect_main(const InspectOptions& options);
+int perf_main(const PerfOptions& options);
 
 /// Prints "tandem: MESSAGE" on standard error and returns 1.
 int fail(const core::Status& status);

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "tandem/app/commands.h"
-#include "tandem/app/dry_run_backend.h"
 #include "tandem/app/pending_output.h"
 #include "tandem/core/half.h"
 #include "tandem/formats/encode.h"
 #include "tandem/formats/tensor_writer.h"
+#include "tandem/model/dry_run_backend.h"
 #include "tandem/model/loader.h"
 #include "tandem/model/model_files.h"
 #include "tandem/model/tensor_list.h"
@@ -50,7 +50,7 @@ core::Result<Source> open_source(const std::string& path) {
         fmt::format("{}: a mixture-of-experts model cannot be converted; serve it as it is", path));
   }
   // Says what is missing or has another shape before a byte is written.
-  const auto backend = make_dry_run_backend(nullptr);
+  const auto backend = model::make_dry_run_backend(nullptr);
   TANDEM_TRY(
       source.config.is_drafter()
           ? model::load_drafter(*source.files, source.config, {}, *backend, model::DraftHead::kAuto)

@@ -6,12 +6,12 @@
 #include <string>
 
 #include "tandem/app/commands.h"
-#include "tandem/app/dry_run_backend.h"
 #include "tandem/app/loaded_model.h"
 #include "tandem/app/memory_need.h"
 #include "tandem/app/option_text.h"
 #include "tandem/chat/template_gemma4.h"
 #include "tandem/model/config.h"
+#include "tandem/model/dry_run_backend.h"
 #include "tandem/model/loader.h"
 #include "tandem/model/model_files.h"
 #include "tandem/tokenizer/tokenizer.h"
@@ -78,7 +78,7 @@ std::string template_text(const ModelFiles& files) {
 
 /// Which head serving would choose for a drafter; empty if the drafter cannot be loaded.
 std::string draft_head_text(const ModelFiles& files, const ModelConfig& config) {
-  const auto backend = make_dry_run_backend(nullptr);
+  const auto backend = model::make_dry_run_backend(nullptr);
   const auto weights = model::load_drafter(files, config, {}, *backend, model::DraftHead::kAuto);
   if (!weights.ok()) return "";
   const kernels::CentroidHead& head = weights->ends.centroids;
@@ -92,7 +92,7 @@ std::string draft_head_text(const ModelFiles& files, const ModelConfig& config) 
 
 /// Whether serve and run would take the files; everything but the weights' values is checked.
 core::Status check_servable(const ModelFiles& files, const ModelConfig& config) {
-  const auto backend = make_dry_run_backend(nullptr);
+  const auto backend = model::make_dry_run_backend(nullptr);
   if (config.is_drafter()) {
     return model::load_drafter(files, config, {}, *backend, model::DraftHead::kAuto).status();
   }

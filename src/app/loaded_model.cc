@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tandem/app/option_text.h"
+#include "tandem/app/self_test.h"
 #include "tandem/app/step_rows.h"
 #include "tandem/core/log.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
@@ -28,13 +29,24 @@ Result<std::unique_ptr<kernels::Backend>> make_cpu_backend(const ModelOptions& o
   return kernels::make_cpu_backend(cpu);
 }
 
-Result<std::unique_ptr<kernels::Backend>> make_backend(const ModelOptions& options) {
-  if (options.device == "reference") return kernels::make_reference_backend();
-  if (options.device == "cpu") return make_cpu_backend(options);
-  auto cuda = kernels::open_cuda_backend({});
-  if (cuda.ok() || options.device == "cuda") return cuda;
-  core::log_info(fmt::format("running on the CPU: {}", cuda.status().message()));
-  return make_cpu_backend(options);
+Result<std::unique_ptr<kernels::Backend>> make_cuda_backend(const ModelOptions& options) {
+  kernels::CudaOptions cuda;
+  cuda.tables_on_host = options.ple_on_host;
+  return kernels::open_cuda_backend(cuda);
+}
+
+/// Does a device compute the model's shapes rightly? What it cannot run at all, loading says.
+core::Status check_device(const ModelOptions& options) {
+  TANDEM_ASSIGN(const auto files, model::ModelFiles::open(options.model));
+  TANDEM_ASSIGN(const model::ModelConfig target, files->config());
+  model::ModelConfig drafter;
+  if (!options.draft.empty()) {
+    TANDEM_ASSIGN(const auto draft_files, model::ModelFiles::open(options.draft));
+    TANDEM_ASSIGN(drafter, draft_files->config());
+  }
+  const auto status = check_attention([&] { return make_cuda_backend(options); }, target,
+                                      options.draft.empty() ? nullptr : &drafter);
+  return status.code() == core::Code::kUnimplemented ? core::Status() : status;
 }
 
 /// FNV-1a over names, types and shapes of all tensors: tells files of different quantizations and
@@ -77,6 +89,7 @@ model::LoadOptions load_options(const ModelOptions& options) {
   out.max_context = options.context;
   out.kv_memory_bytes = options.kv_memory_bytes;
   out.kv_type = options.kv_type;
+  out.device_memory_bytes = options.gpu_memory_bytes;
   out.draft_acceptance = options.draft_acceptance;
   return out;
 }
@@ -90,6 +103,15 @@ Result<std::optional<chat::TemplateVariant>> read_template_variant(const model::
   const auto variant = chat::detect_variant(*text);
   if (!variant.ok()) return variant.status().with_context(files.path());
   return std::optional(*variant);
+}
+
+Result<std::unique_ptr<kernels::Backend>> make_backend(const ModelOptions& options) {
+  if (options.device == "reference") return kernels::make_reference_backend();
+  if (options.device == "cpu") return make_cpu_backend(options);
+  auto cuda = make_cuda_backend(options);
+  if (cuda.ok() || options.device == "cuda") return cuda;
+  core::log_info(fmt::format("running on the CPU: {}", cuda.status().message()));
+  return make_cpu_backend(options);
 }
 
 Result<LoadedModel> load_model(const ModelOptions& options) {
@@ -110,6 +132,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   }
   give_back_free_memory();
   TANDEM_ASSIGN(auto backend, make_backend(options));
+  if (backend->device_memory().has_value()) TANDEM_TRY(check_device(options));
   auto model = model::Model::load(load_options(options), std::move(backend));
   if (options.device == "auto" && model.status().code() == core::Code::kUnimplemented) {
     core::log_info(fmt::format("running on the CPU: {}", model.status().message()));
@@ -136,7 +159,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
         "the context is {} tokens instead of {}: the model was made for {}, and {} of KV memory "
         "hold no more",
         out.max_context, options.context, out.model->limits().max_context,
-        format_size(options.kv_memory_bytes)));
+        format_size(out.model->limits().kv_memory_bytes)));
   }
   if (!options.draft_acceptance.empty()) {
     core::log_warning(
@@ -148,7 +171,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
                   options.model, options.draft.empty() ? "" : " with drafter " + options.draft,
                   out.model->drafts_by_centroids() ? " (centroid head)" : "", elapsed.count(),
                   out.model->backend().describe(), options.max_sequences, out.max_context,
-                  format_size(options.kv_memory_bytes)));
+                  format_size(out.model->limits().kv_memory_bytes)));
   return out;
 }
 

@@ -31,6 +31,9 @@ struct LoadedModel {
 core::Result<std::optional<chat::TemplateVariant>> read_template_variant(
     const model::ModelFiles& files);
 
+/// The backend that options.device names, or where it says auto the best that there is.
+core::Result<std::unique_ptr<kernels::Backend>> make_backend(const ModelOptions& options);
+
 /// Opens, checks and packs the pair and starts its engine; says so in the log. Every failure is one
 /// sentence. Blocks for as long as packing takes.
 core::Result<LoadedModel> load_model(const ModelOptions& options);

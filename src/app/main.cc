@@ -17,6 +17,7 @@ using tandem::app::BenchCommand;
 using tandem::app::ConvertOptions;
 using tandem::app::InspectOptions;
 using tandem::app::ModelOptions;
+using tandem::app::PerfOptions;
 using tandem::app::RunOptions;
 using tandem::app::ServeOptions;
 
@@ -51,6 +52,18 @@ CLI::Validator not_empty() {
   return CLI::Validator([](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
 }
 
+void add_device(CLI::App* app, std::string* device) {
+  app->add_option("--device", *device,
+                  "auto, cpu or cuda; auto: the GPU if there is one this build can use")
+      ->capture_default_str()
+      ->type_name("TEXT")
+      ->check([](const std::string& text) {
+        const bool is_known = text == "auto" || text == "cpu" || text == "cuda" ||
+                              text == "reference";  // the last is for tests
+        return is_known ? std::string() : fmt::format("expected auto, cpu or cuda, not {}", text);
+      });
+}
+
 void add_model_options(CLI::App* app, ModelOptions* options) {
   app->add_option("--model", options->model,
                   "Gemma 4 model: a GGUF file or a Hugging Face directory")
@@ -76,15 +89,18 @@ void add_model_options(CLI::App* app, ModelOptions* options) {
   add_parsed(
       app, "--kv-type", &options->kv_type, tandem::app::parse_kv_type, "f16", "f16 or int8",
       "values of the KV cache: f16, or int8 on the CPU: half the memory, a little less exact");
-  app->add_option("--device", options->device,
-                  "auto, cpu or cuda; auto: the GPU if there is one this build can use")
-      ->capture_default_str()
-      ->type_name("TEXT")
-      ->check([](const std::string& text) {
-        const bool is_known = text == "auto" || text == "cpu" || text == "cuda" ||
-                              text == "reference";  // the last is for tests
-        return is_known ? std::string() : fmt::format("expected auto, cpu or cuda, not {}", text);
-      });
+  add_device(app, &options->device);
+  add_parsed(
+      app, "--gpu-memory", &options->gpu_memory_bytes, tandem::app::parse_size, "",
+      "a size such as 6GiB",
+      "most memory of the GPU in all; the KV cache shrinks to fit; default: all that is free");
+  add_parsed(
+      app, "--ple", &options->ple_on_host,
+      [](const std::string& text) {
+        return text == "host" || text == "device" ? std::optional(text == "host") : std::nullopt;
+      },
+      "device", "device or host",
+      "where a GPU keeps the per-layer embeddings: its own memory or the host's");
 }
 
 /// A fixed draft length without a drafter is a slip, not a wish.
@@ -245,6 +261,25 @@ void add_inspect(CLI::App* app, InspectOptions* options, std::function<int()>* c
   });
 }
 
+void add_perf(CLI::App* app, PerfOptions* options, std::function<int()>* command) {
+  CLI::App* perf = app->add_subcommand(
+      "perf", "Measure a model's operations on a device, beside what its memory allows");
+  perf->add_option("--model", options->model,
+                   "GGUF file or Hugging Face directory; default: random weights of E4B's shapes")
+      ->type_name("PATH")
+      ->check(not_empty());
+  perf->add_option("--threads", options->threads, "compute threads; 0: all cores of this process")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  add_device(perf, &options->device);
+  perf->add_flag("--json", options->as_json, "print one JSON object");
+  perf->callback([=] {
+    *command = [=] {
+      return tandem::app::perf_main(*options);
+    };
+  });
+}
+
 void add_convert(CLI::App* app, ConvertOptions* options, std::function<int()>* command) {
   CLI::App* convert = app->add_subcommand("convert", "Write a model in another form");
   convert->add_option("input", options->input, "GGUF file or Hugging Face directory")
@@ -276,12 +311,14 @@ int main(int argc, char** argv) {
   RunOptions run;
   BenchCommand bench;
   InspectOptions inspect;
+  PerfOptions perf;
   ConvertOptions convert;
   std::function<int()> command;
   add_serve(&app, &serve, &command);
   add_run(&app, &run, &command);
   add_bench(&app, &bench, &command);
   add_inspect(&app, &inspect, &command);
+  add_perf(&app, &perf, &command);
   add_convert(&app, &convert, &command);
 
   const auto is_first_argument = [argv](const CLI::App* command) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tandem/app/dry_run_backend.h"
 #include "tandem/app/option_text.h"
 #include "tandem/app/step_rows.h"
 #include "tandem/core/checked_math.h"
@@ -13,6 +12,7 @@
 #include "tandem/kernels/cpu/context.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/sizes.h"
+#include "tandem/model/dry_run_backend.h"
 #include "tandem/model/gemma4.h"
 #include "tandem/model/loader.h"
 #include "tandem/model/mtp.h"
@@ -53,12 +53,12 @@ Widths widths(const ModelConfig& config) {
 }
 
 /// Int8 codes of the inputs with a scale for every 32, and e4m3 values with theirs.
-std::size_t form_bytes(const DryRunTotals& totals, int rows) {
+std::size_t form_bytes(const model::DryRunTotals& totals, int rows) {
   return floats(rows, totals.max_code_inputs) * 3 / 8 + floats(rows, totals.max_e4m3_inputs);
 }
 
 /// Rows that one step of `rows` rows writes beside the model's own, at most.
-std::size_t scratch_bytes(const ModelConfig& config, const DryRunTotals& totals, int rows) {
+std::size_t scratch_bytes(const ModelConfig& config, const model::DryRunTotals& totals, int rows) {
   const Widths w = widths(config);
   const int ple = static_cast<int>(config.layers.size()) * config.ple_width;
   const int inputs = config.hidden + w.heads;
@@ -151,8 +151,8 @@ core::Result<MemoryNeed> memory_need(const model::ModelFiles& target,
   // Adaptive drafts rarely reach half of their longest for all sequences at once.
   const int sampled_rows = std::min(bounds.max_sequences * (1 + kMaxDraft / 2), max_rows);
   const int max_kept = std::min(bounds.max_sequences * (1 + kMaxDraft), max_rows);
-  DryRunTotals totals;
-  const auto backend = make_dry_run_backend(&totals);
+  model::DryRunTotals totals;
+  const auto backend = model::make_dry_run_backend(&totals);
   TANDEM_ASSIGN(auto weights, model::load_target(target, config, *backend));
   TANDEM_ASSIGN(const auto model,
                 model::Gemma4::create(config, std::move(weights), *backend, max_rows, max_kept));

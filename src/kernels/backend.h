@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,10 +66,23 @@ struct Geometry {
   float rms_eps = 1e-6F;
   std::size_t kv_memory_bytes = 0;  ///< budget over both kinds of pages
   KvType kv_type = KvType::kF16;
+  // What bounds the workspace; 0: not known, it grows as needed.
+  int max_context = 0;  ///< positions of a sequence
+  int max_inputs = 0;   ///< of a product
+  int max_outputs = 0;  ///< of all products of an operation together, but for the head
+  int top_experts = 0;  ///< of a row
+  int expert_ffn = 0;   ///< F of an expert
   /// True if steps of equal shape call the same ops in the same order on the same weights and rows,
   /// as a model's forward pass does: a device may then record a step once and replay it.
   bool steps_repeat = false;
   SyntheticAcceptance acceptance;  ///< for speed work only
+};
+
+/// Memory of a device that is not the process's own.
+struct DeviceMemory {
+  std::size_t total = 0;
+  std::size_t free = 0;    ///< of every process
+  std::size_t driver = 0;  ///< about what the driver and recorded steps take beside everything else
 };
 
 /// How the backend pages the KV cache. One page of a kind holds page_tokens positions of K and V
@@ -105,12 +119,25 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
+  /// Bytes a second at which a sweep reads the memory that weights lie in; 0: it cannot say.
+  virtual core::Result<double> read_rate() { return 0.0; }
+
   virtual std::string describe() const = 0;  ///< "cpu (avx512, 2 threads)", for logs
 
   /// Reserves slots, workspace and KV address space. Fails with kResourceExhausted or, for a shape
   /// that the backend cannot run, kUnimplemented. Called once.
   virtual core::Status configure(const Geometry& geometry) = 0;
   virtual KvLayout kv_layout() const = 0;
+
+  // ---- planning, before configure(): what will be taken of the device's memory ------------------
+  /// None: the backend works in the process's memory, and the rest of this section means nothing.
+  virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
+  /// Of a weight that pack() takes; 0 for a table that stays in host memory.
+  virtual std::size_t packed_bytes(const WeightView& view, WeightRole) const {
+    return view.bytes();
+  }
+  /// At most, beside weights, allocate_rows() and KV.
+  virtual std::size_t workspace_bytes(const Geometry&) const { return 0; }
 
   /// Packs a weight that passes WeightView::check; `name` is for messages. kTable weights may refer
   /// to the view's bytes for ever, all others copy. May use all compute threads. Fails with

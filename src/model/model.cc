@@ -13,6 +13,7 @@
 #include "tandem/core/log.h"
 #include "tandem/model/gemma4.h"
 #include "tandem/model/loader.h"
+#include "tandem/model/memory_plan.h"
 #include "tandem/model/model_files.h"
 #include "tandem/model/mtp.h"
 
@@ -73,8 +74,23 @@ core::Result<OpenPair> open_pair(const LoadOptions& options) {
   return pair;
 }
 
-core::Result<kernels::Geometry> make_geometry(const LoadOptions& options,
-                                              const ModelConfig& config) {
+/// Raises the geometry's bounds on products to what the layers of a target or drafter need.
+void bound_products(const ModelConfig& config, kernels::Geometry& geometry) {
+  const auto raise = [&geometry](int inputs, int outputs) {
+    geometry.max_inputs = std::max(geometry.max_inputs, inputs);
+    geometry.max_outputs = std::max(geometry.max_outputs, outputs);
+  };
+  raise(config.hidden, static_cast<int>(config.layers.size()) * config.ple_width);
+  raise(2 * config.backbone_hidden, config.backbone_hidden);  // a drafter's ends
+  raise(config.expert_ffn, 2 * config.expert_ffn);
+  for (const LayerConfig& layer : config.layers) {
+    raise(layer.heads * layer.head_size, (layer.heads + 2 * layer.kv_heads) * layer.head_size);
+    raise(layer.ffn, 2 * layer.ffn);
+  }
+}
+
+core::Result<kernels::Geometry> make_geometry(const LoadOptions& options, const OpenPair& pair) {
+  const ModelConfig& config = pair.target;
   if (options.max_sequences < 1 || options.max_rows < options.max_sequences ||
       options.max_context < 1) {
     return core::invalid_argument(fmt::format(
@@ -97,6 +113,11 @@ core::Result<kernels::Geometry> make_geometry(const LoadOptions& options,
   geometry.rms_eps = config.rms_eps;
   geometry.kv_memory_bytes = options.kv_memory_bytes;
   geometry.kv_type = options.kv_type;
+  geometry.max_context = std::min(options.max_context, config.max_context);
+  geometry.top_experts = config.experts_per_token;
+  geometry.expert_ffn = config.expert_ffn;
+  bound_products(config, geometry);
+  if (pair.draft_files != nullptr) bound_products(pair.drafter, geometry);
   geometry.steps_repeat = true;
   geometry.acceptance = kernels::SyntheticAcceptance::of(options.draft_acceptance);
   return geometry;
@@ -141,7 +162,15 @@ class PairModel final : public Model {
 };
 
 core::Status PairModel::prepare(const LoadOptions& options) {
-  TANDEM_ASSIGN(const kernels::Geometry geometry, make_geometry(options, pair_.target));
+  TANDEM_ASSIGN(kernels::Geometry geometry, make_geometry(options, pair_));
+  if (backend_->device_memory().has_value()) {
+    const PlannedPair pair = {*pair_.target_files, pair_.target, pair_.draft_files.get(),
+                              pair_.drafter, options.draft_head};
+    TANDEM_ASSIGN(const MemoryPlan plan,
+                  plan_memory(pair, geometry, *backend_, options.device_memory_bytes));
+    core::log_info(plan.describe());
+    geometry.kv_memory_bytes = plan.kv;
+  }
   TANDEM_TRY(backend_->configure(geometry));
   TANDEM_ASSIGN(auto weights, load_target(*pair_.target_files, pair_.target, *backend_));
   TANDEM_ASSIGN(target_, Gemma4::create(pair_.target, std::move(weights), *backend_,
@@ -159,10 +188,10 @@ core::Status PairModel::prepare(const LoadOptions& options) {
   limits_.max_sequences = geometry.max_sequences;
   limits_.max_rows = geometry.max_rows;
   limits_.max_kept_rows = geometry.max_kept_rows;
-  limits_.max_context = std::min(options.max_context, pair_.target.max_context);
+  limits_.max_context = geometry.max_context;
   limits_.window = pair_.target.window;
   limits_.max_draft = has_drafter() ? kMaxDraft : 0;
-  limits_.kv_memory_bytes = options.kv_memory_bytes;
+  limits_.kv_memory_bytes = geometry.kv_memory_bytes;
   limits_.kv = backend_->kv_layout();
   return {};
 }

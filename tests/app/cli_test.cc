@@ -69,7 +69,7 @@ TEST(Cli, VersionAndHelpAreNotErrors) {
   Program version({"--version"});
   EXPECT_EQ(version.wait(kPatience), 0);
   EXPECT_THAT(version.output(), ::testing::StartsWith("tandem "));
-  for (const char* command : {"serve", "run", "bench", "inspect"}) {
+  for (const char* command : {"serve", "run", "bench", "inspect", "perf"}) {
     Program help({command, "--help"});
     EXPECT_EQ(help.wait(kPatience), 0);
     EXPECT_THAT(help.output(), HasSubstr("Usage: tandem " + std::string(command)));
@@ -230,6 +230,28 @@ TEST(Cli, InspectPromisesTheMemoryOfServing) {
       {"inspect", "--draft", kTiny + "tiny-dense-assistant-Q8_0.gguf", kTiny + "tiny-e-Q8_0.gguf"});
   EXPECT_EQ(mismatch.wait(kPatience), 1);
   EXPECT_THAT(mismatch.errors(), HasSubstr("its target width is 64, the target's is 128"));
+}
+
+TEST(Cli, PerfMeasuresTheOperationsOfAModel) {
+  Program perf({"perf", "--json", "--threads", "1", "--device", "cpu", "--model",
+                kTiny + "tiny-e-Q8_0.gguf"});
+  ASSERT_EQ(perf.wait(kPatience), 0) << perf.errors();
+  const json::object table = json::parse(perf.output()).as_object();
+  EXPECT_THAT(std::string(table.at("device").as_string()), ::testing::StartsWith("cpu ("));
+  EXPECT_GT(table.at("read_gigabytes_per_s").to_number<double>(), 0);
+  EXPECT_GT(table.at("peak_teraflops").to_number<double>(), 0);
+  ASSERT_FALSE(table.at("rows").as_array().empty());
+  for (const json::value& row : table.at("rows").as_array()) {
+    EXPECT_GT(row.at("median_us").to_number<double>(), 0);
+    EXPECT_GT(row.at("part_of_ceiling").to_number<double>(), 0);
+    EXPECT_GE(row.at("spread").to_number<double>(), 0);
+  }
+  EXPECT_EQ(table.at("rows").at(0).at("operation"), "ffn");
+  EXPECT_EQ(table.at("rows").at(0).at("rows"), 1);
+
+  Program drafter({"perf", "--model", kTiny + "tiny-e-assistant-Q8_0.gguf", "--device", "cpu"});
+  EXPECT_EQ(drafter.wait(kPatience), 1);
+  EXPECT_THAT(drafter.errors(), HasSubstr("a drafter; give the model it drafts for"));
 }
 
 TEST(Cli, DirectoriesAndFilesMixInAPair) {

@@ -22,7 +22,7 @@ std::string read_file(const std::string& path) {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& arguments) {
+Program::Program(const std::vector<std::string>& arguments, std::string program) {
   static int count = 0;
   base_ = testing::TempDir() + "tandem_program_" + std::to_string(::getpid()) + "_" +
           std::to_string(count++);
@@ -31,7 +31,7 @@ Program::Program(const std::vector<std::string>& arguments) {
   const int flags = O_WRONLY | O_CREAT | O_TRUNC;
   posix_spawn_file_actions_addopen(&actions, 1, (base_ + ".out").c_str(), flags, 0600);
   posix_spawn_file_actions_addopen(&actions, 2, (base_ + ".err").c_str(), flags, 0600);
-  const std::string program = TANDEM_BINARY_DIR "/bin/tandem";
+  if (program.empty()) program = TANDEM_BINARY_DIR "/bin/tandem";
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);

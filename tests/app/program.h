@@ -11,7 +11,8 @@ namespace tandem::app {
 /// A run of the built `tandem` program, its output in files. Killed when this object goes.
 class Program {
  public:
-  explicit Program(const std::vector<std::string>& arguments);
+  /// `program`: another copy of it; empty: the built one.
+  explicit Program(const std::vector<std::string>& arguments, std::string program = {});
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

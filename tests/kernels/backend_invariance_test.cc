@@ -165,8 +165,7 @@ std::vector<std::tuple<BackendFactory, DType>> all_cases() {
   for (const BackendFactory& factory : backend_factories()) {
     for (const DType dtype :
          {DType::kF32, DType::kQ8_0, DType::kQ4_K, DType::kF8E4M3, DType::kU8}) {
-      const bool is_scaled = dtype == DType::kF8E4M3 || dtype == DType::kU8;
-      if (!is_scaled || factory.name != "cuda") cases.emplace_back(factory, dtype);
+      cases.emplace_back(factory, dtype);
     }
   }
   return cases;

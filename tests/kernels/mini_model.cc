@@ -47,7 +47,7 @@ MiniModel::MiniModel(const BackendFactory& factory, DType dtype) : rig_(factory,
     layer.attention = rig_.attention_weights(dtype, kKinds[l], d.hidden, l < 2, false, seed);
     layer.spec = rig_.attention_spec(kKinds[l], 0);
     layer.spec.last_kv_owner = l == 1;
-    if (l == 1 && factory.name != "cuda") {
+    if (l == 1) {
       layer.moe = rig_.moe_weights(dtype, dtype, seed + 50);
     } else {
       layer.ffn = rig_.ffn_weights(dtype, d.hidden, d.ffn, seed + 20);
@@ -63,7 +63,7 @@ MiniModel::MiniModel(const BackendFactory& factory, DType dtype) : rig_(factory,
   draft_ends_.post_projection = rig_.linear(dtype, d.hidden, kDraftWidth, 7);
   draft_ends_.head = {rig_.norm(kDraftWidth, 8), rig_.table(dtype, d.vocab, kDraftWidth, 9), 0.0F};
   draft_ends_.embedding_scale = std::sqrt(static_cast<float>(d.hidden));
-  if ((dtype == DType::kQ8_0 || dtype == DType::kF8E4M3) && factory.name != "cuda") {
+  if (dtype == DType::kQ8_0 || dtype == DType::kF8E4M3) {
     draft_ends_.centroids = rig_.centroid_head(dtype, kDraftWidth, 8, 3, 10);
   }
   for (std::size_t l = 0; l < 2; ++l) {

@@ -232,8 +232,9 @@ const kernels::Weight* OpRig::linear(DType dtype, int rows, int cols, std::uint3
     return pack(random_tensor(dtype, rows, cols, seed, rms), role);
   }
   scaled_.push_back(std::make_unique<OwnedWeight>(
-      dtype == DType::kU8 ? random_nvfp4(rows, cols, seed, rms)
-                          : random_e4m3(rows, cols, 1, cols, cols, seed, rms)));
+      dtype == DType::kU8  ? random_nvfp4(rows, cols, seed, rms)
+      : !dims_.e4m3_blocks ? random_e4m3(rows, cols, 1, cols, cols, seed, rms)
+                           : random_e4m3(rows, cols, 128, 128, 128, seed, rms)));
   return pack(scaled_.back()->view, role);
 }
 

@@ -48,10 +48,6 @@ std::ostream& operator<<(std::ostream& out, const OpCase& c) {
   return out << c.name;
 }
 
-bool is_scaled(DType dtype) {
-  return dtype == DType::kF8E4M3 || dtype == DType::kU8;
-}
-
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
@@ -69,6 +65,7 @@ bool is_float(DType dtype) {
 ///   between. Measured at 128: one product 0.8 %, ffn 2.4 %, attention 3.1 %.
 /// - FP8-Dynamic: activations are rounded to e4m3 by all alike, but an input that differs in its
 ///   last bit may take the next code, 2^-4 away: that of one in 256 inputs moves a row by 0.4 %;
+/// - FP8 on CUDA: inputs pass through fp16, so that one in 128 takes the next code; measured 4.7 %;
 /// - CUDA: the inputs of products, and weights that have no packed form, are fp16: 2^-11 each.
 double tolerance(const std::string& backend, Op op, DType dtype) {
   const double floor = backend == "cuda" ? 1e-3 : 0.0;
@@ -84,6 +81,7 @@ double tolerance(const std::string& backend, Op op, DType dtype) {
       return is_float(dtype) ? std::max(floor, 1e-5) : 3e-2;
     case Op::kAttention:
     case Op::kDraft:
+      if (backend == "cuda" && dtype == DType::kF8E4M3) return 6e-2;
       return is_float(dtype) ? 3e-3 : 4e-2;
   }
   return 0.0;
@@ -363,6 +361,12 @@ void add_weight_cases(std::vector<OpCase>& cases) {
   cases.push_back({"PleInputs_OddWidths", Op::kPleInputs, DType::kF32, odd, many});
   cases.push_back({"Ffn_OddWidths", Op::kFfn, DType::kF32, odd, many});
   cases.push_back({"Moe_OddWidths", Op::kMoe, DType::kF32, odd, many});
+  // FP8 with scales of 128 x 128, and of what is left of a row.
+  Dims blocks = block_dims();
+  blocks.e4m3_blocks = true;
+  cases.push_back({"Ffn_F8_E4M3_Blocks", Op::kFfn, DType::kF8E4M3, blocks, many});
+  blocks.hidden = 320;
+  cases.push_back({"Ffn_F8_E4M3_OddBlocks", Op::kFfn, DType::kF8E4M3, blocks, many});
   // What is left of K-quants in rows of 704, which are no multiple of 256, and of Q8_0 in rows of
   // 40, which are none of 32.
   Dims fallback = block_dims();
@@ -451,14 +455,8 @@ std::vector<OpCase> all_cases() {
 
 class OpsAgainstReference : public ::testing::TestWithParam<std::tuple<BackendFactory, OpCase>> {};
 
-/// Operations that a backend refuses to pack weights for.
-bool is_built(const std::string& backend, const OpCase& c) {
-  return backend != "cuda" || (c.op != Op::kMoe && c.clusters == 0 && !is_scaled(c.dtype));
-}
-
 TEST_P(OpsAgainstReference, Agree) {
   const auto& [factory, c] = GetParam();
-  if (!is_built(factory.name, c)) GTEST_SKIP() << "not built for " << factory.name;
   static std::map<std::string, Output> references;  // by case
   if (references.count(c.name) == 0) references[c.name] = run(backend_factories().front(), c);
   const Output& expected = references[c.name];

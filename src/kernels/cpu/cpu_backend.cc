@@ -10,6 +10,7 @@
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/ops.h"
+#include "tandem/kernels/cpu/read_rate.h"
 #include "tandem/kernels/cpu/sizes.h"
 #include "tandem/kernels/cpu/weights.h"
 
@@ -29,6 +30,7 @@ class CpuBackend final : public Backend {
     return "cpu (" + std::string(c_.kernels->isa) + ", " + std::to_string(threads) +
            (threads == 1 ? " thread)" : " threads)");
   }
+  core::Result<double> read_rate() override { return measure_read_rate(c_.team); }
   core::Status configure(const Geometry& geometry) override;
   KvLayout kv_layout() const override { return c_.kv.layout(); }
   core::Result<std::unique_ptr<Weight>> pack(const WeightView& view, WeightRole role,

@@ -6,14 +6,19 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tandem/kernels/backend.h"
 #include "tandem/kernels/cuda/attention.h"
+#include "tandem/kernels/cuda/cuda_backend.h"
+#include "tandem/kernels/cuda/cuda_weight.h"
 #include "tandem/kernels/cuda/device_buffer.h"
 #include "tandem/kernels/cuda/gemm.h"
 #include "tandem/kernels/cuda/graph_cache.h"
+#include "tandem/kernels/cuda/moe.h"
 #include "tandem/kernels/cuda/ple_block.h"
 #include "tandem/kernels/cuda/row_ops.h"
 #include "tandem/kernels/cuda/step_block.h"
@@ -26,24 +31,15 @@ namespace tandem::kernels::cuda {
 /// Rows whose logits exist at once.
 constexpr int kLogitRows = 32;
 
-/// A weight in device memory: bricks of a matrix, or f32 values of a vector.
-class CudaWeight final : public Weight {
- public:
-  CudaWeight(DeviceBuffer memory, MatrixView view) : memory_(std::move(memory)), view_(view) {}
-
-  std::int64_t rows() const override { return view_.rows; }
-  std::int64_t cols() const override { return view_.cols; }
-  std::size_t bytes() const override { return memory_.size(); }
-  const MatrixView& matrix() const { return view_; }
-  const float* vector() const { return memory_.as<float>(); }
-
- private:
-  DeviceBuffer memory_;
-  MatrixView view_;
-};
+/// Workspace of attention over `blocks` key blocks at most (backend_plan.cc).
+std::size_t attention_bytes(const Geometry& geometry, int blocks);
+/// Partial sums of an operation's products; 0 where the geometry does not say how large they are.
+std::size_t partial_bytes(const Geometry& geometry, int num_ctas);
 
 /// Backend on one CUDA device. Residual stream in f32; the inputs of matrix products in fp16 with a
 /// power-of-two scale per row; KV in fp16.
+///
+/// pack() multiplies the first weight of each shape and compares it with the file's values.
 ///
 /// A step of decode spans alone is recorded once per StepSizes as two graphs, the target pass up to
 /// the likeliest tokens and the drafts, and replayed: its operations then do nothing but check
@@ -52,12 +48,16 @@ class CudaWeight final : public Weight {
 /// with no hidden rows).
 class CudaBackend final : public Backend {
  public:
-  static core::Result<std::unique_ptr<CudaBackend>> create(int device);
+  static core::Result<std::unique_ptr<CudaBackend>> create(const CudaOptions& options);
   ~CudaBackend() override;
 
+  core::Result<double> read_rate() override;
   std::string describe() const override { return description_; }
   core::Status configure(const Geometry& geometry) override;
   KvLayout kv_layout() const override { return kv_layout_; }
+  std::optional<DeviceMemory> device_memory() const override;
+  std::size_t packed_bytes(const WeightView& view, WeightRole role) const override;
+  std::size_t workspace_bytes(const Geometry& geometry) const override;
   core::Result<std::unique_ptr<Weight>> pack(const WeightView& view, WeightRole role,
                                              std::string_view name) override;
   core::Result<Rows> allocate_rows(int max_rows, int cols, RowSet set) override;
@@ -85,7 +85,20 @@ class CudaBackend final : public Backend {
     DeviceBuffer data, scale;
     HalfRows view;
   };
-  enum class HalfUse { kNormed, kAttended, kGated, kPle, kPleGated, kDraftInput, kHead };
+  enum class HalfUse {
+    kNormed,
+    kAttended,
+    kGated,
+    kPle,
+    kPleGated,
+    kDraftInput,
+    kHead,
+    kRounded,
+    kRouter,
+    kExperts,
+    kExpertGated,
+    kExpertRounded
+  };
   /// What the device leaves for the host at the end of a step.
   struct Results {
     std::int32_t* broken = nullptr;  ///< [rows] not 0: met a value that is not finite
@@ -93,10 +106,13 @@ class CudaBackend final : public Backend {
     TokenId* drafts = nullptr;       ///< [kMaxDraft, slots]
   };
 
-  explicit CudaBackend(std::string description) : description_(std::move(description)) {}
+  CudaBackend(std::string description, const CudaOptions& options)
+      : description_(std::move(description)), tables_on_host_(options.tables_on_host) {}
 
   // Memory (backend_memory.cc).
   core::Status configure_kv();
+  /// What pages of a kind may take.
+  std::size_t kv_share(AttentionKind kind) const;
   core::Status configure_rows();
   core::Status configure_results();
   core::Status reserve_attention(int blocks);
@@ -126,14 +142,27 @@ class CudaBackend final : public Backend {
   void accept_tokens(Rows h);
 
   // Operations (backend_ops.cc).
-  HalfRows half_rows(HalfUse use, int cols);
+  /// Of max_rows rows, or of `entries` where experts have rows of their own.
+  HalfRows half_rows(HalfUse use, int cols, int entries = 0);
   const GemmGroup& group(std::initializer_list<const Weight*> weights, bool whole_tiles = false);
   Partials multiply(const GemmGroup& g, const HalfRows& x, int rows);
+  /// x as a product wants its inputs.
+  HalfRows rounded_input(InputForm form, const HalfRows& x, int rows, int entries = 0);
+  /// out[r] = row tokens[r * stride] of a table, times scale.
+  void gather(const Weight* table, const std::int32_t* tokens, int stride, int rows, int cols,
+              float scale, float* out);
   /// Adds what is pending to x and writes rms(x) * norm (null: x) as the next product's input.
-  HalfRows next_input(HalfUse use, Rows x, const Weight* norm, float* plain = nullptr);
+  /// Rounded to e4m3 already where `form` has a scale a row.
+  HalfRows next_input(HalfUse use, Rows x, const Weight* norm, InputForm form = InputForm::kHalf,
+                      float* plain = nullptr);
   void settle(Rows x, const Weight* norm, const HalfRows& out, float* plain);
   /// Adds what is pending to its rows; other rows than the pending ones are about to be used.
   void flush_pending();
+  /// The input of `down`: gelu_tanh(gate z) * (up z), z = rms(x) * w.norm.
+  HalfRows gated_input(const GemmGroup& gate_up, const GemmGroup& down, const FfnWeights& w,
+                       Rows x);
+  /// A layer's experts (backend_moe.cc), with workspace for the largest step.
+  ExpertArguments expert_arguments(const MoeWeights& w);
   void set_pending(const Partials& delta, const Weight* post_norm, float scale, bool replace,
                    Rows x);
   void attend(const AttentionSpec& spec, const HalfRows& out, int rows, RowSet set,
@@ -147,6 +176,8 @@ class CudaBackend final : public Backend {
   }
   /// The likeliest token of every row of `input`.
   void largest(const Head& head, const HalfRows& input, int rows, TokenId* tokens);
+  /// The same for drafts, among the tokens of each row's best clusters.
+  void largest_of_clusters(const DraftWeights& w, const HalfRows& y, int rows, TokenId* tokens);
   /// logits_ [n, V] of the rows of `input`, n <= kLogitRows.
   void compute_logits(const Head& head, const HalfRows& input, int n);
   const std::uint32_t* suppressed() const {
@@ -154,6 +185,9 @@ class CudaBackend final : public Backend {
   }
 
   std::string description_;
+  bool tables_on_host_ = false;
+  /// Shapes of products that have been compared with the reference, the first of each at load.
+  std::set<std::tuple<core::DType, BrickKind, InputForm, int, int>> checked_;
   cudaStream_t stream_ = nullptr;
   int num_ctas_ = 264;
   Geometry geometry_;
@@ -172,6 +206,10 @@ class CudaBackend final : public Backend {
   std::map<std::vector<const Weight*>, GemmGroup> groups_;
   std::vector<DeviceBuffer> row_memory_;
   DeviceBuffer partials_, queries_, attention_sums_, attention_stats_;
+  DeviceBuffer cluster_order_, chosen_clusters_;
+  std::map<const Weight*, DeviceBuffer> expert_views_;  // by the first expert's gate
+  DeviceBuffer route_weights_, chosen_experts_, expert_entries_, expert_offsets_, expert_outputs_,
+      dense_outputs_;
   DeviceBuffer keys_, logit_partials_, logits_, candidates_, top_k_, embeddings_;
   DeviceBuffer hidden_, draft_hidden_, draft_rows_, broken_drafts_;
   DeviceBuffer device_results_;

@@ -3,19 +3,21 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tandem/formats/dequantize.h"
 #include "tandem/kernels/cuda/backend_impl.h"
 #include "tandem/kernels/cuda/cuda_backend.h"
 #include "tandem/kernels/cuda/pack.h"
+#include "tandem/kernels/cuda/product_check.h"
+#include "tandem/kernels/cuda/staged_rows.h"
 
 namespace tandem::kernels::cuda {
 namespace {
 
 constexpr std::array<int, 5> kHeadSizes = {32, 64, 128, 256, 512};
 constexpr int kOldestMajor = 9;
-constexpr std::size_t kAttentionWorkspace = std::size_t{96} << 20;
-// The two kinds of pages share the budget; a device allocates for good, so it is cut here.
-constexpr double kSlidingShare = 0.45;
+// The two kinds of pages share the budget; a device allocates for good, so it is cut here: for
+// short texts, unless one text of full length needs more.
+constexpr double kFullShare = 0.55;
+constexpr double kMostFullShare = 0.75;
 
 std::size_t position_bytes(const KvLayerSpec& layer) {
   return std::size_t{2} * static_cast<std::size_t>(layer.kv_heads) *
@@ -24,8 +26,12 @@ std::size_t position_bytes(const KvLayerSpec& layer) {
 
 }  // namespace
 
-core::Result<std::unique_ptr<CudaBackend>> CudaBackend::create(int device) {
-  TANDEM_CUDA(cudaSetDevice(device));
+core::Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const CudaOptions& options) {
+  const int device = options.device;
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
+    return core::unavailable(std::string("no GPU can be used (") + cudaGetErrorString(error) +
+                             "); use --device cpu");
+  }
   cudaDeviceProp properties = {};
   TANDEM_CUDA(cudaGetDeviceProperties(&properties, device));
   if (properties.major < kOldestMajor) {
@@ -36,7 +42,8 @@ core::Result<std::unique_ptr<CudaBackend>> CudaBackend::create(int device) {
   }
   std::unique_ptr<CudaBackend> backend(
       new CudaBackend("cuda (" + std::string(properties.name) + ", " +
-                      std::to_string(properties.multiProcessorCount) + " SMs)"));
+                          std::to_string(properties.multiProcessorCount) + " SMs)",
+                      options));
   backend->num_ctas_ = 2 * properties.multiProcessorCount;
   TANDEM_TRY(prepare_gemm());
   TANDEM_CUDA(cudaStreamCreateWithFlags(&backend->stream_, cudaStreamNonBlocking));
@@ -67,6 +74,7 @@ core::Status CudaBackend::configure(const Geometry& geometry) {
   mirror.hidden = 0;  // hidden rows stay on the device
   host_.configure(mirror);
   TANDEM_TRY(configure_kv());
+  TANDEM_ASSIGN(partials_, DeviceBuffer::allocate(partial_bytes(geometry, num_ctas_)));
   return configure_rows();
 }
 
@@ -80,10 +88,7 @@ core::Status CudaBackend::configure_kv() {
   for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
     const std::size_t page = kv_layout_.page_bytes[kind];
     if (page == 0) continue;
-    const bool alone = kv_layout_.page_bytes[1 - kind] == 0;
-    const double share = alone ? 1.0 : kind == 0 ? kSlidingShare : 1.0 - kSlidingShare;
-    const auto pages =
-        static_cast<std::size_t>(static_cast<double>(geometry_.kv_memory_bytes) * share) / page;
+    const std::size_t pages = kv_share(static_cast<AttentionKind>(kind)) / page;
     if (pages < 2) {
       return core::invalid_argument("--kv-memory holds fewer than two pages of " +
                                     std::to_string(page) + " bytes; raise it");
@@ -93,6 +98,17 @@ core::Status CudaBackend::configure_kv() {
     TANDEM_ASSIGN(kv_pages_[kind], DeviceBuffer::allocate((pages + 1) * page));
   }
   return {};
+}
+
+std::size_t CudaBackend::kv_share(AttentionKind kind) const {
+  const auto full = static_cast<std::size_t>(AttentionKind::kFull);
+  const auto budget = static_cast<double>(geometry_.kv_memory_bytes);
+  const bool alone = kv_layout_.page_bytes[1 - static_cast<std::size_t>(kind)] == 0;
+  if (alone) return geometry_.kv_memory_bytes;
+  const auto longest = static_cast<double>(geometry_.max_context / kPageTokens + 1) *
+                       static_cast<double>(kv_layout_.page_bytes[full]);
+  const double share = std::clamp(longest, kFullShare * budget, kMostFullShare * budget);
+  return static_cast<std::size_t>(kind == AttentionKind::kFull ? share : budget - share);
 }
 
 core::Status CudaBackend::configure_rows() {
@@ -150,12 +166,7 @@ core::Status CudaBackend::configure_results() {
 }
 
 core::Status CudaBackend::reserve_attention(int blocks) {
-  std::size_t unit = 0;
-  for (const KvLayerSpec& layer : geometry_.kv_layers) {
-    unit = std::max(
-        unit, attention_block_bytes(layer.head_size) * static_cast<std::size_t>(layer.kv_heads));
-  }
-  const std::size_t needed = std::max(kAttentionWorkspace, unit * static_cast<std::size_t>(blocks));
+  const std::size_t needed = attention_bytes(geometry_, blocks);
   if (attention_sums_.size() >= needed) return {};
   TANDEM_CUDA(cudaStreamSynchronize(stream_));
   graphs_.clear();
@@ -175,42 +186,36 @@ void CudaBackend::grow(DeviceBuffer& buffer, std::size_t bytes) {
       std::exchange(buffer, *std::move(grown)));  // may still be named by this step's operations
 }
 
-core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& weight, WeightRole role,
+core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& view, WeightRole role,
                                                         std::string_view name) {
-  if (role == WeightRole::kExpert || role == WeightRole::kTokenIds || weight.is_scaled() ||
-      weight.e4m3_group > 0) {
-    return core::unimplemented(std::string(name) +
-                               ": mixtures of experts, centroid heads, FP8 and NVFP4 are not "
-                               "built for CUDA; use --device cpu");
+  if (role == WeightRole::kTokenIds) {
+    TANDEM_ASSIGN(const std::vector<TokenId> ids, read_token_ids(view, geometry_.vocab, name));
+    TANDEM_ASSIGN(DeviceBuffer memory, DeviceBuffer::copy_of(ids));
+    return core::Result<std::unique_ptr<Weight>>(
+        std::make_unique<CudaWeight>(std::move(memory), static_cast<int>(ids.size())));
   }
-  const core::TensorView& view = weight.tensor;
-  if (!formats::can_dequantize(view.dtype)) {
-    return core::unimplemented(std::string(name) + ": type " + std::string(core::name(view.dtype)) +
-                               " is not built for CUDA; use --device cpu");
-  }
-  MatrixView matrix;
-  matrix.rows = static_cast<int>(view.rows());
-  matrix.cols = static_cast<int>(view.cols());
-  DeviceBuffer memory;
+  TANDEM_TRY(view.check(name));
   if (role == WeightRole::kVector) {
-    std::vector<float> values(static_cast<std::size_t>(view.elements()));
-    formats::dequantize_row(view.dtype, view.data, view.elements(), values.data());
-    TANDEM_ASSIGN(memory, DeviceBuffer::copy_of(values));
-    matrix.rows = 1;
-    matrix.cols = static_cast<int>(view.elements());
-  } else {
-    matrix.kind = brick_kind(view.dtype);
-    auto bricks = pack_bricks(view, matrix.kind);
-    if (!bricks.ok()) return bricks.status().with_context(name);
-    memory = *std::move(bricks);
-    matrix.bricks = memory.as<std::uint8_t>();
+    std::vector<float> values(static_cast<std::size_t>(view.cols()));
+    view.values(0, values);
+    TANDEM_ASSIGN(DeviceBuffer memory, DeviceBuffer::copy_of(values));
+    return core::Result<std::unique_ptr<Weight>>(
+        std::make_unique<CudaWeight>(std::move(memory), static_cast<int>(values.size())));
   }
-  return core::Result<std::unique_ptr<Weight>>(
-      std::make_unique<CudaWeight>(std::move(memory), matrix));
-}
-
-void CudaBackend::moe(const MoeWeights&, float, Rows) {
-  TANDEM_CHECK(false, "no expert was packed");
+  if (role == WeightRole::kTable && tables_on_host_) {
+    TANDEM_ASSIGN(HostTable table, HostTable::create(view, name));
+    return core::Result<std::unique_ptr<Weight>>(std::make_unique<CudaWeight>(
+        std::move(table), static_cast<int>(view.rows()), static_cast<int>(view.cols())));
+  }
+  TANDEM_ASSIGN(const BrickKind kind, brick_kind(view, name));
+  auto packed = pack_bricks(view, kind);
+  if (!packed.ok()) return packed.status().with_context(name);
+  const MatrixView& matrix = packed->view;
+  if (role != WeightRole::kTable &&
+      checked_.insert({view.tensor.dtype, kind, matrix.input, matrix.rows, matrix.cols}).second) {
+    TANDEM_TRY(check_product(view, matrix, num_ctas_, stream_, name));
+  }
+  return core::Result<std::unique_ptr<Weight>>(std::make_unique<CudaWeight>(*std::move(packed)));
 }
 
 core::Result<Rows> CudaBackend::allocate_rows(int max_rows, int cols, RowSet set) {
@@ -264,9 +269,9 @@ void CudaBackend::check(const core::Status& status) {
   if (failure_.ok()) failure_ = status;
 }
 
-extern "C" __attribute__((visibility("default"))) Backend* tandem_make_cuda_backend_v1(
-    int device, char* error, std::size_t size) {
-  auto backend = CudaBackend::create(device);
+extern "C" __attribute__((visibility("default"))) Backend* tandem_make_cuda_backend_v2(
+    const CudaOptions& options, char* error, std::size_t size) {
+  auto backend = CudaBackend::create(options);
   if (backend.ok()) return std::move(*backend).release();
   std::strncpy(error, backend.status().message().c_str(), size - 1);
   return nullptr;

@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "tandem/kernels/cuda/backend_impl.h"
+#include "tandem/kernels/cuda/centroid_head.h"
+#include "tandem/kernels/cuda/gated_rows.h"
 #include "tandem/kernels/cuda/pack.h"
+#include "tandem/kernels/cuda/round_rows.h"
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -22,10 +25,12 @@ const float* vector(const Weight* w) {
 
 // ---- products -----------------------------------------------------------------------------------
 
-HalfRows CudaBackend::half_rows(HalfUse use, int cols) {
+HalfRows CudaBackend::half_rows(HalfUse use, int cols, int entries) {
   HalfBuffer& buffer = half_[{use, cols}];
   if (buffer.view.data == nullptr) {
-    const int rows = use == HalfUse::kHead ? geometry_.max_kept_rows : geometry_.max_rows;
+    const int rows = entries > 0             ? entries
+                     : use == HalfUse::kHead ? geometry_.max_kept_rows
+                                             : geometry_.max_rows;
     // Whole row blocks of the largest GEMM schedule, which may begin at any tile of the head's
     // rows.
     const int tiles =
@@ -55,7 +60,10 @@ const GemmGroup& CudaBackend::group(std::initializer_list<const Weight*> weights
     if (w != nullptr) matrices.push_back(weight(w).matrix());
   }
   auto made = GemmGroup::create(matrices, num_ctas_, whole_tiles);
-  TANDEM_CHECK(made.ok(), made.status().message().c_str());
+  if (!made.ok()) {
+    check(made.status());
+    made = GemmGroup();
+  }
   if (!whole_tiles) {
     grow(partials_, static_cast<std::size_t>(made->slots()) *
                         static_cast<std::size_t>(geometry_.max_rows) * kTileRows * sizeof(float));
@@ -64,9 +72,29 @@ const GemmGroup& CudaBackend::group(std::initializer_list<const Weight*> weights
 }
 
 Partials CudaBackend::multiply(const GemmGroup& g, const HalfRows& x, int rows) {
-  const Partials out = g.run(x, rows, partials_.as<float>(), geometry_.max_rows, stream_);
+  const Partials out = g.run(rounded_input(g.input(), x, rows), rows, partials_.as<float>(),
+                             geometry_.max_rows, stream_);
   check_launch();
   return out;
+}
+
+HalfRows CudaBackend::rounded_input(InputForm form, const HalfRows& x, int rows, int entries) {
+  if (form == x.form) return x;
+  const HalfUse use = entries > 0 ? HalfUse::kExpertRounded : HalfUse::kRounded;
+  const HalfRows out = round_rows(x, rows, form, half_rows(use, x.cols, entries), stream_);
+  check_launch();
+  return out;
+}
+
+void CudaBackend::gather(const Weight* table, const std::int32_t* tokens, int stride, int n,
+                         int cols, float scale, float* out) {
+  const CudaWeight& w = weight(table);
+  if (w.host_rows().rows != nullptr) {
+    gather_host_rows(w.host_rows(), tokens, stride, n, cols, scale, out, stream_);
+  } else {
+    gather_rows(w.matrix(), tokens, stride, n, cols, scale, out, stream_);
+  }
+  check_launch();
 }
 
 void CudaBackend::set_pending(const Partials& delta, const Weight* post_norm, float scale,
@@ -92,9 +120,11 @@ void CudaBackend::flush_pending() {
   if (pending_.delta.data != nullptr || pending_ple_) settle(pending_x_, nullptr, {}, nullptr);
 }
 
-HalfRows CudaBackend::next_input(HalfUse use, Rows x, const Weight* norm, float* plain) {
+HalfRows CudaBackend::next_input(HalfUse use, Rows x, const Weight* norm, InputForm form,
+                                 float* plain) {
   if (pending_x_.data != x.data || pending_x_.rows != x.rows) flush_pending();
-  const HalfRows out = plain == nullptr ? half_rows(use, x.cols) : HalfRows{};
+  HalfRows out = plain == nullptr ? half_rows(use, x.cols) : HalfRows{};
+  if (form == InputForm::kE4m3Rows && !pending_ple_) out.form = form;
   settle(x, norm, out, plain);
   return out;
 }
@@ -103,9 +133,7 @@ HalfRows CudaBackend::next_input(HalfUse use, Rows x, const Weight* norm, float*
 
 void CudaBackend::embed(const Weight& table, float scale, Rows x) {
   if (is_replay()) return;
-  gather_rows(weight(&table).matrix(), &rows(x.set)->token, kRowStride, count(x), x.cols, scale,
-              x.data, stream_);
-  check_launch();
+  gather(&table, &rows(x.set)->token, kRowStride, count(x), x.cols, scale, x.data);
 }
 
 void CudaBackend::ple_inputs(const PleInputWeights& w, Rows x, Rows ple) {
@@ -113,9 +141,10 @@ void CudaBackend::ple_inputs(const PleInputWeights& w, Rows x, Rows ple) {
   const int width = static_cast<int>(w.norm->cols()), n = count(x);
   // Groups may grow the workspace: make them before their input is in flight.
   const GemmGroup& projection = group({w.projection});
-  const Partials p = multiply(projection, next_input(HalfUse::kPle, x, nullptr), n);
-  gather_rows(weight(w.table).matrix(), &rows(x.set)->token, kRowStride, n, ple.cols,
-              std::sqrt(static_cast<float>(width)), ple.data, stream_);
+  const Partials p =
+      multiply(projection, next_input(HalfUse::kPle, x, nullptr, projection.input()), n);
+  gather(w.table, &rows(x.set)->token, kRowStride, n, ple.cols,
+         std::sqrt(static_cast<float>(width)), ple.data);
   combine_ple(p, vector(w.norm), 1.0F / std::sqrt(static_cast<float>(x.cols)), geometry_.rms_eps, n,
               ple.cols / width, width, ple.data, stream_);
   check_launch();
@@ -138,7 +167,7 @@ void CudaBackend::attention(const AttentionWeights& w, const AttentionSpec& spec
   const int kept = leaves ? host_.kept_rows() : n;
   grow(queries_, static_cast<std::size_t>(geometry_.max_rows) *
                      static_cast<std::size_t>(spec.heads * spec.head_size) * sizeof(half));
-  const Partials p = multiply(qkv, next_input(HalfUse::kNormed, x, w.norm), n);
+  const Partials p = multiply(qkv, next_input(HalfUse::kNormed, x, w.norm, qkv.input()), n);
   HeadLayout layout = {spec.heads, spec.kv_heads, spec.head_size, -1, -1, w.v == nullptr};
   if (writes_kv) layout.k_tile = qkv.first_tile(1);
   if (writes_kv && w.v != nullptr) layout.v_tile = qkv.first_tile(2);
@@ -186,16 +215,27 @@ void CudaBackend::attend(const AttentionSpec& spec, const HalfRows& out, int n, 
   check_launch();
 }
 
+HalfRows CudaBackend::gated_input(const GemmGroup& gate_up, const GemmGroup& down,
+                                  const FfnWeights& w, Rows x) {
+  const int width = static_cast<int>(w.gate->rows()), n = count(x);
+  const Partials p = multiply(gate_up, next_input(HalfUse::kNormed, x, w.norm, gate_up.input()), n);
+  HalfRows gated = half_rows(HalfUse::kGated, width);
+  if (down.input() == InputForm::kE4m3Rows && width <= kMostGatedCols) {
+    gated =
+        gated_rows(p, gate_up.first_tile(1), nullptr, 0, n, width, gated, broken(x.set), stream_);
+  } else {
+    geglu(p, gate_up.first_tile(1), n, width, gated, broken(x.set), stream_);
+  }
+  check_launch();
+  return gated;
+}
+
 void CudaBackend::ffn(const FfnWeights& w, float scale, Rows x) {
   if (is_replay()) return;
   const GemmGroup& gate_up = group({w.gate, w.up});
   const GemmGroup& down = group({w.down});
-  const int width = static_cast<int>(w.gate->rows()), n = count(x);
-  const Partials p = multiply(gate_up, next_input(HalfUse::kNormed, x, w.norm), n);
-  const HalfRows gated = half_rows(HalfUse::kGated, width);
-  geglu(p, gate_up.first_tile(1), n, width, gated, broken(x.set), stream_);
-  check_launch();
-  set_pending(multiply(down, gated, n), w.post_norm, scale, false, x);
+  const HalfRows gated = gated_input(gate_up, down, w, x);
+  set_pending(multiply(down, gated, count(x)), w.post_norm, scale, false, x);
 }
 
 void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) {
@@ -205,7 +245,8 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
   const auto [runs_block, is_new] = runs_ple_block_.emplace(w.gate, false);
   if (is_new) runs_block->second = can_run_ple_block(gate, projection);
   if (runs_block->second) {
-    if (pending_x_.data != x.data || pending_x_.rows != x.rows) flush_pending();
+    const bool is_of_x = pending_x_.data == x.data && pending_x_.rows == x.rows;
+    if (!is_of_x || pending_ple_) flush_pending();
     pending_ple_ = PleBlock{std::exchange(pending_, {}), gate, projection, inputs, ple.cols,
                             vector(w.post_norm),         scale};
     pending_x_ = x;
@@ -214,9 +255,14 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
   const GemmGroup& gate_group = group({w.gate});
   const GemmGroup& projection_group = group({w.projection});
   const int n = count(x);
-  const Partials p = multiply(gate_group, next_input(HalfUse::kPle, x, nullptr), n);
-  const HalfRows gated = half_rows(HalfUse::kPleGated, gate.rows);
-  gated_ple(p, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
+  const Partials p =
+      multiply(gate_group, next_input(HalfUse::kPle, x, nullptr, gate_group.input()), n);
+  HalfRows gated = half_rows(HalfUse::kPleGated, gate.rows);
+  if (projection_group.input() == InputForm::kE4m3Rows) {
+    gated = gated_rows(p, 0, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
+  } else {
+    gated_ple(p, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
+  }
   check_launch();
   set_pending(multiply(projection_group, gated, n), w.post_norm, scale, false, x);
 }
@@ -225,7 +271,7 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
 
 void CudaBackend::final_norm(const Head& head, Rows x, Rows h) {
   if (is_replay()) return;
-  next_input(HalfUse::kNormed, x, head.norm, h.data);
+  next_input(HalfUse::kNormed, x, head.norm, InputForm::kHalf, h.data);
 }
 
 void CudaBackend::largest(const Head& head, const HalfRows& input, int n, TokenId* tokens) {
@@ -235,7 +281,8 @@ void CudaBackend::largest(const Head& head, const HalfRows& input, int n, TokenI
   grow(keys_, (rows + kRowBlock - 1) / kRowBlock * kRowBlock *
                   static_cast<std::size_t>(table.keys_per_row()) * sizeof(unsigned long long));
   auto* keys = keys_.as<unsigned long long>();
-  table.run_largest(input, n, {keys, suppressed(), geometry_.vocab}, stream_);
+  table.run_largest(rounded_input(table.input(), input, n), n,
+                    {keys, suppressed(), geometry_.vocab}, stream_);
   largest_tokens(keys, table.keys_per_row(), n, geometry_.vocab, tokens, stream_);
   check_launch();
 }
@@ -244,7 +291,8 @@ void CudaBackend::compute_logits(const Head& head, const HalfRows& input, int n)
   const GemmGroup& table = group({head.table}, /*whole_tiles=*/true);
   grow(logit_partials_,
        static_cast<std::size_t>(table.slots()) * kLogitRows * kTileRows * sizeof(float));
-  const Partials p = table.run(input, n, logit_partials_.as<float>(), kLogitRows, stream_);
+  const Partials p = table.run(rounded_input(table.input(), input, n), n,
+                               logit_partials_.as<float>(), kLogitRows, stream_);
   finish_logits(p, n, geometry_.vocab, head.softcap, suppressed(), logits_.as<float>(), stream_);
   check_launch();
 }
@@ -271,8 +319,8 @@ void CudaBackend::draft_input(const DraftWeights& w, int i, Rows x) {
                                  : results_at(results_.drafts) +
                                        static_cast<std::ptrdiff_t>(i - 1) * geometry_.max_sequences;
   const GemmGroup& pre = group({w.pre_projection});
-  gather_rows(weight(w.target_embedding).matrix(), tokens, i == 0 ? kRowStride : 1, n,
-              geometry_.hidden, w.embedding_scale, embeddings_.as<float>(), stream_);
+  gather(w.target_embedding, tokens, i == 0 ? kRowStride : 1, n, geometry_.hidden,
+         w.embedding_scale, embeddings_.as<float>());
   const HalfRows input = half_rows(HalfUse::kDraftInput, 2 * geometry_.hidden);
   concat_draft_input(embeddings_.as<float>(), (i == 0 ? hidden_ : draft_hidden_).as<float>(),
                      rows(RowSet::kDraft), n, geometry_.hidden, input, stream_);
@@ -290,7 +338,35 @@ void CudaBackend::draft_head(const DraftWeights& w, int i, Rows x) {
   const Partials hidden = multiply(post, y, n);
   store_hidden(hidden, rows(RowSet::kDraft), n, geometry_.hidden, draft_hidden_.as<float>(),
                stream_);
-  largest(w.head, y, n, tokens);
+  if (w.centroids.centroids == nullptr) {
+    largest(w.head, y, n, tokens);
+  } else {
+    largest_of_clusters(w, y, n, tokens);
+  }
+}
+
+void CudaBackend::largest_of_clusters(const DraftWeights& w, const HalfRows& y, int n,
+                                      TokenId* tokens) {
+  const GemmGroup& centroids = group({w.centroids.centroids});
+  const CudaWeight& table = weight(w.head.table);
+  CentroidArguments a;
+  a.clusters = static_cast<int>(w.centroids.centroids->rows());
+  a.top = w.centroids.top_clusters;
+  const auto rows = static_cast<std::size_t>(geometry_.max_sequences);
+  const int keys = centroid_keys(table.matrix().rows, a.clusters, a.top);
+  grow(keys_, rows * static_cast<std::size_t>(keys) * sizeof(unsigned long long));
+  grow(cluster_order_, rows * static_cast<std::size_t>(a.clusters) * sizeof(unsigned long long));
+  grow(chosen_clusters_, rows * static_cast<std::size_t>(a.top) * sizeof(std::int32_t));
+  a.scores = multiply(centroids, y, n);
+  a.table = table.matrix();
+  a.ids = weight(w.centroids.tokens).token_ids();
+  a.suppressed = suppressed();
+  a.order = cluster_order_.as<unsigned long long>();
+  a.chosen = chosen_clusters_.as<std::int32_t>();
+  a.keys = keys_.as<unsigned long long>();
+  centroid_head(a, rounded_input(a.table.input, y, n), n, stream_);
+  largest_tokens(a.keys, keys, n, geometry_.vocab, tokens, stream_);
+  check_launch();
 }
 
 }  // namespace tandem::kernels::cuda

@@ -29,11 +29,24 @@ __host__ __device__ inline NibbleAt pair_at(const FragmentSlot& f) {
 __host__ __device__ inline int byte_at(const FragmentSlot& f) {  // Q8
   return ((f.warp * 8 + f.step / 2) * 32 + f.lane) * 16 + f.step % 2 * 8 + 2 * f.reg + f.half;
 }
+__host__ __device__ inline int e4m3_at(const FragmentSlot& f) {  // F8
+  return ((f.warp * 8 + f.step / 2) * 32 + f.lane) * 16 + f.step % 2 * 8 + f.reg / 2 * 4 +
+         2 * f.half + 1 - f.reg % 2;
+}
 __host__ __device__ inline int value_at(const FragmentSlot& f) {  // F16, in halves
   return ((f.warp * 16 + f.step) * 32 + f.lane) * 8 + 2 * f.reg + f.half;
 }
 
-/// W[row][k] of a brick, in f32.
+__device__ inline float e4m3_value(std::uint8_t code) {
+  const int bits = (code & 0x80) << 8 | (code & 0x7f) << 7;
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits))) * 256.0f;
+}
+__device__ inline float e2m1_value(int code) {
+  const int bits = (code & 8) << 12 | (code & 7) << 9;
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits))) * 16384.0f;
+}
+
+/// W[row][k] of a brick in f32, without the factor of its row.
 __device__ inline float brick_value(BrickKind kind, const std::uint8_t* brick, int row, int k) {
   const FragmentSlot f = fragment_slot(row, k);
   switch (kind) {
@@ -56,6 +69,14 @@ __device__ inline float brick_value(BrickKind kind, const std::uint8_t* brick, i
     case BrickKind::kQ8: {
       const int code = static_cast<int>(brick[byte_at(f)]) - 128;
       return half_at(brick + 16384 + 16 * row + 2 * (k / 32)) * static_cast<float>(code);
+    }
+    case BrickKind::kF8:
+      return e4m3_value(brick[e4m3_at(f)]) * half_at(brick + 16384 + 4 * row + k / 128 * 2) /
+             256.0f;
+    case BrickKind::kFp4: {
+      const NibbleAt at = nibble_at(f);
+      return e2m1_value(brick[at.byte] >> at.shift & 15) *
+             e4m3_value(brick[8192 + 16 * row + k / 16]) / 256.0f;
     }
     case BrickKind::kF16:
       return __half2float(reinterpret_cast<const half*>(brick)[value_at(f)]);

@@ -159,6 +159,74 @@ struct BrickReader<BrickKind::kQ8> {
   }
 };
 
+/// Two e4m3 codes in the upper bytes of the halves of t, as fp16 of 1/256 of their values: exact.
+__device__ inline half2 e4m3_256(std::uint32_t t) {
+  return as_half2(and_or(t, 0x80008000u, (t >> 1) & 0x3f803f80u));
+}
+
+/// F8: [codes: warp][2 k-steps][lane][16 B], [row][2 fp16 factors of 128, times 256]. Of a k-step's
+/// two words, byte 2 e + 1 of word i / 2 is element e of its first register, byte 2 e of its second.
+template <>
+struct BrickReader<BrickKind::kF8> {
+  half2 s[2];
+  const uint4* codes;
+  uint4 word;
+
+  __device__ void begin(const std::uint8_t* brick, int warp, int lane) {
+    codes = reinterpret_cast<const uint4*>(brick) + warp * 256 + lane;
+    const half2* factors = reinterpret_cast<const half2*>(brick + 16384);
+    s[0] = factors[16 * warp + lane / 4];
+    s[1] = factors[16 * warp + lane / 4 + 8];
+  }
+  __device__ void fragment(int step, std::uint32_t (&a)[4]) {
+    if (step % 2 == 0) word = codes[32 * (step / 2)];
+    const std::uint32_t w[2] = {step % 2 ? word.z : word.x, step % 2 ? word.w : word.y};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const half2 q = e4m3_256(i % 2 ? w[i / 2] << 8 : w[i / 2]);
+      a[i] = as_bits(__hmul2(q, broadcast(s[i & 1], step / 8)));
+    }
+  }
+};
+
+/// Fp4: [codes as Q4_K], [row][16 e4m3 scales]. An E2M1 code, moved, is an fp16 of 2^-14 of its
+/// value; with a scale times 64 the product is exact: 2^-8 of the weight.
+template <>
+struct BrickReader<BrickKind::kFp4> {
+  half2 s[2][8];  // [row r, r + 8][two groups of 16]
+  const uint4* codes;
+  uint4 word;
+
+  __device__ void begin(const std::uint8_t* brick, int warp, int lane) {
+    codes = reinterpret_cast<const uint4*>(brick) + warp * 128 + lane;
+    const half2 unit = __float2half2_rn(16384.0f);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = 16 * warp + lane / 4 + 8 * i;
+      const uint4 raw = *reinterpret_cast<const uint4*>(brick + 8192 + 16 * row);
+      const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int g = 0; g < 8; ++g) {
+        s[i][g] =
+            __hmul2(e4m3_256(__byte_perm(words[g / 2], 0, g % 2 ? 0x3424 : 0x1404)), unit);
+      }
+    }
+  }
+  __device__ void fragment(int step, std::uint32_t (&a)[4]) {
+    if (step % 4 == 0) word = codes[32 * (step / 4)];
+    const std::uint32_t w = step % 4 == 0   ? word.x
+                            : step % 4 == 1 ? word.y
+                            : step % 4 == 2 ? word.z
+                                            : word.w;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t t = w << (12 - 4 * i);
+      const half2 q = as_half2(and_or(t, 0x80008000u, (t >> 3) & 0x0e000e00u));
+      a[i] = as_bits(__hmul2(q, broadcast(s[i & 1][step / 2], step % 2)));
+    }
+  }
+};
+
 /// F16: [warp][k-step][lane][4 registers].
 template <>
 struct BrickReader<BrickKind::kF16> {

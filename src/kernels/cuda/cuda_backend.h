@@ -10,6 +10,7 @@ namespace tandem::kernels {
 
 struct CudaOptions {
   int device = 0;
+  bool tables_on_host = false;  ///< kTable weights stay in host memory, read row by row
   std::string
       library;  ///< path of libtandem_cuda.so; empty: beside the executable, then the loader's path
 };
@@ -21,7 +22,7 @@ struct CudaOptions {
 core::Result<std::unique_ptr<Backend>> open_cuda_backend(const CudaOptions& options);
 
 /// What the shared object exports: a new backend, or null and a message in `error` (`size` bytes).
-using MakeCudaBackend = Backend* (*)(int device, char* error, std::size_t size);
-inline constexpr const char* kMakeCudaBackendName = "tandem_make_cuda_backend_v1";
+using MakeCudaBackend = Backend* (*)(const CudaOptions& options, char* error, std::size_t size);
+inline constexpr const char* kMakeCudaBackendName = "tandem_make_cuda_backend_v2";
 
 }  // namespace tandem::kernels

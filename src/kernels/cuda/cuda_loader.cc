@@ -42,7 +42,7 @@ core::Result<std::unique_ptr<Backend>> open_cuda_backend(const CudaOptions& opti
                              " is of another version of this program; install both together");
   }
   std::array<char, 512> error = {};
-  std::unique_ptr<Backend> backend(make(options.device, error.data(), error.size()));
+  std::unique_ptr<Backend> backend(make(options, error.data(), error.size()));
   if (backend == nullptr) return core::unavailable(error.data());
   return backend;
 }

@@ -28,7 +28,9 @@ class DeviceBuffer {
   static core::Result<DeviceBuffer> allocate(std::size_t bytes) {
     DeviceBuffer buffer;
     if (bytes == 0) return core::Result<DeviceBuffer>(std::move(buffer));
-    TANDEM_CUDA(cudaMalloc(&buffer.data_, bytes));
+    const cudaError_t error = cudaMalloc(&buffer.data_, bytes);
+    if (error == cudaErrorMemoryAllocation) return no_room(bytes);
+    TANDEM_CUDA(error);
     buffer.size_ = bytes;
     TANDEM_CUDA(cudaMemset(buffer.data_, 0, bytes));
     // Streams that do not wait for the default one may use the memory at once.

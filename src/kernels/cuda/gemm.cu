@@ -70,12 +70,18 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
   GemmGroup group;
   group.superblocks_ = matrices.front().superblocks();
   group.whole_tiles_ = whole_tiles;
+  group.input_ = matrices.front().input;
   TANDEM_CHECK(matrices.size() <= kMaxGroup, "a group has few matrices");
   for (const MatrixView& m : matrices) {
     TANDEM_CHECK(m.superblocks() == group.superblocks_, "matrices of a group share their input");
+    if (m.input != matrices.front().input) {
+      return core::unimplemented(
+          "q, k and v, or gate and up, of a layer round their inputs to e4m3 in different ways, "
+          "which is not built for CUDA; use --device cpu");
+    }
     const int unit_bytes = 2 * brick_bytes(m.kind);
-    group.ranges_[static_cast<std::size_t>(group.num_matrices_++)] = {m.bricks, group.num_tiles_,
-                                                                      m.kind, unit_bytes};
+    group.ranges_[static_cast<std::size_t>(group.num_matrices_++)] = {
+        m.bricks, group.num_tiles_, m.kind, unit_bytes, m.row_scales};
     group.unit_bytes_ = std::max(group.unit_bytes_, unit_bytes);
     group.num_tiles_ += m.tiles();
   }

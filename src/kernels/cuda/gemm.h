@@ -19,7 +19,8 @@ struct TileRange {
   const std::uint8_t* bricks = nullptr;
   std::int32_t first_tile = std::numeric_limits<std::int32_t>::max();  ///< no tile is in the range
   BrickKind kind = BrickKind::kF16;
-  std::int32_t unit_bytes = 0;  ///< of a tile's superblock: two bricks
+  std::int32_t unit_bytes = 0;        ///< of a tile's superblock: two bricks
+  const float* row_scales = nullptr;  ///< [tiles * 128] of the outputs; null: all ones
 };
 constexpr int kRowBlock =
     128;  ///< rows of the largest schedule: activations are allocated in whole blocks
@@ -35,8 +36,10 @@ struct TileParts {
 struct MatrixView {
   const std::uint8_t* bricks = nullptr;
   BrickKind kind = BrickKind::kF16;
-  int rows = 0;  ///< outputs; padded to whole tiles in memory
-  int cols = 0;  ///< K; padded to whole superblocks
+  int rows = 0;                       ///< outputs; padded to whole tiles in memory
+  int cols = 0;                       ///< K; padded to whole superblocks
+  const float* row_scales = nullptr;  ///< [tiles * 128] factors of the outputs; null: all ones
+  InputForm input = InputForm::kHalf;
   __host__ __device__ int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   __host__ __device__ int superblocks() const { return (cols + kBrickCols - 1) / kBrickCols; }
 };
@@ -101,8 +104,12 @@ core::Status prepare_gemm();
 class GemmGroup {
  public:
   /// `whole_tiles`: never cut a tile (for the head, whose outputs are many).
+  /// kUnimplemented where they want their inputs rounded in different ways.
   static core::Result<GemmGroup> create(const std::vector<MatrixView>& matrices, int num_ctas,
                                         bool whole_tiles);
+
+  /// What its inputs must be rounded to, alike for all its matrices.
+  InputForm input() const { return input_; }
 
   /// partials of x [rows, K] times every matrix; `partials` holds slots() * max_rows * 128 floats.
   Partials run(const HalfRows& x, int rows, float* partials, int max_rows,
@@ -124,6 +131,7 @@ class GemmGroup {
   int num_matrices_ = 0;
   int num_tiles_ = 0, superblocks_ = 0, ctas_ = 0, slots_ = 0, unit_bytes_ = 0;
   bool whole_tiles_ = false;
+  InputForm input_ = InputForm::kHalf;
 };
 
 }  // namespace tandem::kernels::cuda

@@ -20,19 +20,19 @@ struct GemmArguments {
 
 template <int NT>
 __device__ void store_tile(const GemmArguments& g, int tile, int first_row, int n, int lane,
-                           float (&acc)[NT][4]) {
+                           float2 scales, float (&acc)[NT][4]) {
   const int slot = g.whole_tiles ? tile : static_cast<int>(blockIdx.x) + tile;
   float* out = g.partials + static_cast<std::size_t>(slot) * g.max_rows * kTileRows + n;
 #pragma unroll
   for (int t = 0; t < NT; ++t) {
     const int row = first_row + 8 * t + 2 * (lane % 4);
     if (row < g.max_rows) {
-      out[row * kTileRows] = acc[t][0];
-      out[row * kTileRows + 8] = acc[t][2];
+      out[row * kTileRows] = acc[t][0] * scales.x;
+      out[row * kTileRows + 8] = acc[t][2] * scales.y;
     }
     if (row + 1 < g.max_rows) {
-      out[(row + 1) * kTileRows] = acc[t][1];
-      out[(row + 1) * kTileRows + 8] = acc[t][3];
+      out[(row + 1) * kTileRows] = acc[t][1] * scales.x;
+      out[(row + 1) * kTileRows + 8] = acc[t][3] * scales.y;
     }
     acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
   }
@@ -52,7 +52,7 @@ struct Largest {
       id[i / 2][i % 2] = 0;
     }
   }
-  __device__ void take(const LargestOutputs& out, int n, const float (&acc)[NT][4]) {
+  __device__ void take(const LargestOutputs& out, int n, float2 scales, const float (&acc)[NT][4]) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       const int candidate = n + 8 * upper;
@@ -61,7 +61,7 @@ struct Largest {
         continue;
 #pragma unroll
       for (int i = 0; i < 2 * NT; ++i) {
-        const float v = acc[i / 2][i % 2 + 2 * upper];
+        const float v = acc[i / 2][i % 2 + 2 * upper] * (upper ? scales.y : scales.x);
         if (v > value[i / 2][i % 2]) {
           value[i / 2][i % 2] = v;
           id[i / 2][i % 2] = candidate;

@@ -39,6 +39,15 @@ __device__ inline TileRange range_of(const GemmArguments& g, int tile) {
   return range;
 }
 
+/// Scales of outputs n and n + 8 of a tile, long before they are needed. Beyond the last tile:
+/// none.
+__device__ inline float2 output_scales(const GemmArguments& g, int tile, int n) {
+  const TileRange range = range_of(g, tile);
+  if (range.row_scales == nullptr || tile >= g.num_tiles) return {1.0f, 1.0f};
+  const float* scales = range.row_scales + (tile - range.first_tile) * kTileRows + n;
+  return {scales[0], scales[8]};
+}
+
 struct Run {
   int begin, end;
 };
@@ -143,6 +152,7 @@ __device__ void multiply_run(const GemmArguments& g) {
   largest.begin();
   RingPlace at;
   int tile = run.begin / g.superblocks, sb = run.begin % g.superblocks;
+  float2 scales = output_scales(g, tile, first_output);
   for (int u = run.begin; u < run.end; ++u) {
     const BrickKind kind = range_of(g, tile).kind;
     const int s = at.stage;
@@ -160,6 +170,12 @@ __device__ void multiply_run(const GemmArguments& g) {
       case BrickKind::kQ8:
         Schedule::template multiply<BrickKind::kQ8, NT>(brick, x, warp, lane, acc);
         break;
+      case BrickKind::kF8:
+        Schedule::template multiply<BrickKind::kF8, NT>(brick, x, warp, lane, acc);
+        break;
+      case BrickKind::kFp4:
+        Schedule::template multiply<BrickKind::kFp4, NT>(brick, x, warp, lane, acc);
+        break;
       case BrickKind::kF16:
         Schedule::template multiply<BrickKind::kF16, NT>(brick, x, warp, lane, acc);
         break;
@@ -169,14 +185,15 @@ __device__ void multiply_run(const GemmArguments& g) {
     const bool ends_tile = ++sb == g.superblocks;
     if (!ends_tile && u + 1 != run.end) continue;
     if constexpr (kLargestOnly) {
-      largest.take(g.largest, tile * kTileRows + first_output, acc);
+      largest.take(g.largest, tile * kTileRows + first_output, scales, acc);
 #pragma unroll
       for (int t = 0; t < NT; ++t) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
     } else {
-      store_tile<NT>(g, tile, first_row, first_output, lane, acc);
+      store_tile<NT>(g, tile, first_row, first_output, lane, scales, acc);
     }
     sb = 0;
     ++tile;
+    scales = output_scales(g, tile, first_output);
   }
   if constexpr (kLargestOnly)
     largest.store(g.largest, first_row, static_cast<int>(threadIdx.x) / 32, lane);

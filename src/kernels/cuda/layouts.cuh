@@ -15,6 +15,8 @@ enum class BrickKind : std::int32_t {
   kQ4K,  ///< 4-bit codes, 6-bit scales and offsets per 32 (Q4_K)
   kQ6K,  ///< 6-bit codes, 8-bit scales per 16 (Q6_K)
   kQ8,   ///< 8-bit codes, one fp16 scale per 32 (Q8_0, Q5_0, Q4_0, IQ4_NL: exact)
+  kF8,   ///< e4m3 codes, one fp16 factor per 128 (F8_E4M3)
+  kFp4,  ///< E2M1 codes, one e4m3 scale per 16 (NVFP4, MXFP4)
   kF16,  ///< fp16 values (all other types, rounded to fp16)
 };
 
@@ -31,6 +33,10 @@ __host__ __device__ constexpr int brick_bytes(BrickKind kind) {
       return 8192 + 4096 + 1024 + 128;
     case BrickKind::kQ8:
       return 16384 + 1024;
+    case BrickKind::kF8:
+      return 16384 + 256;
+    case BrickKind::kFp4:
+      return 8192 + 1024;
     case BrickKind::kF16:
       return 32768;
   }
@@ -55,12 +61,17 @@ __host__ __device__ inline std::size_t activation_index(int row, int k, int row_
   return tile * 2048 + k % 256 / 8 * 64 + row % 8 * 8 + k % 8;
 }
 
-/// Activations as the GEMM reads them: fp16 = value / scale[row], the scale a power of two.
+/// To what a product's weights want its inputs rounded (kernels::WeightView::e4m3_group).
+enum class InputForm : std::int32_t { kHalf, kE4m3Rows, kE4m3Blocks };
+
+/// Activations as the GEMM reads them: fp16 = value / scale[row]; the scale is a power of two, or of
+/// rows in InputForm::kE4m3Rows that of their codes.
 struct HalfRows {
   half* data = nullptr;
   float* scale = nullptr;  ///< [rows]
   int row_tiles = 0;       ///< allocated rows / 8
   int cols = 0;            ///< K; data is padded with zeros to a multiple of 256
+  InputForm form = InputForm::kHalf;
 };
 
 constexpr int kPageTokens = 64;  ///< also the key block of attention

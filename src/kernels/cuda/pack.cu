@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "tandem/core/half.h"
-#include "tandem/formats/dequantize.h"
 #include "tandem/kernels/cuda/brick_element.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/pack.h"
+#include "tandem/kernels/cuda/staged_rows.h"
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -16,7 +15,7 @@ namespace {
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
 struct PackArguments {
-  const std::uint8_t* rows;  // raw file rows, or fp16 values for kF16
+  const std::uint8_t* rows;  // staged_rows.h
   std::size_t row_bytes;
   int num_rows, cols, superblocks;
   int first_row;  // of the matrix, a multiple of kTileRows
@@ -79,19 +78,60 @@ __global__ void pack_q8(PackArguments p, ByteSource source, int block_bytes) {
   if (k % 32 < 2) brick[16384 + 16 * r + 2 * (k / 32) + k % 32] = inside ? block[k % 32] : 0;
 }
 
+__global__ void pack_f8(PackArguments p) {
+  const int row = p.first_row + blockIdx.x, sb = blockIdx.y, k = threadIdx.x, r = row % kBrickRows;
+  std::uint8_t* brick = brick_of(p, row, sb, brick_bytes(BrickKind::kF8));
+  const std::uint8_t* factors = p.rows + blockIdx.x * p.row_bytes;
+  const std::uint8_t* codes = factors + (p.cols + 127) / 128 * 2;
+  const int column = sb * kBrickCols + k;
+  const bool inside = column < p.cols;
+  brick[e4m3_at(fragment_slot(r, k))] = inside ? codes[column] : 0;
+  if (k % 128 < 2) {
+    const bool has_factor = column / 128 * 128 < p.cols;
+    brick[16384 + 4 * r + k / 128 * 2 + k % 2] = has_factor ? factors[column / 128 * 2 + k % 2] : 0;
+  }
+}
+
+__global__ void pack_fp4(PackArguments p) {
+  const int row = p.first_row + blockIdx.x, sb = blockIdx.y, k = threadIdx.x, r = row % kBrickRows;
+  std::uint8_t* brick = brick_of(p, row, sb, brick_bytes(BrickKind::kFp4));
+  const std::uint8_t* pairs = p.rows + blockIdx.x * p.row_bytes;
+  const std::uint8_t* scales = pairs + p.cols / 2;
+  const int column = sb * kBrickCols + k;
+  if (column >= p.cols) return;
+  const NibbleAt at = nibble_at(fragment_slot(r, k));
+  or_byte(brick + at.byte, (pairs[column / 2] >> (column % 2 * 4) & 15) << at.shift);
+  if (k % 16 == 0) brick[8192 + 16 * r + k / 16] = scales[column / 16];
+}
+
+template <typename T>
+__device__ half as_half(T value) {
+  return value;
+}
+template <>
+__device__ half as_half(float value) {
+  return __float2half_rn(value);
+}
+template <>
+__device__ half as_half(std::uint16_t bf16) {
+  return __float2half_rn(__uint_as_float(static_cast<unsigned int>(bf16) << 16));
+}
+
+template <typename T>
 __global__ void pack_f16(PackArguments p) {
   const int row = p.first_row + blockIdx.x, sb = blockIdx.y, k = threadIdx.x;
   const int column = sb * kBrickCols + k;
   if (column >= p.cols) return;
   half* brick = reinterpret_cast<half*>(brick_of(p, row, sb, brick_bytes(BrickKind::kF16)));
   brick[value_at(fragment_slot(row % kBrickRows, k))] =
-      reinterpret_cast<const half*>(p.rows + blockIdx.x * p.row_bytes)[column];
+      as_half(reinterpret_cast<const T*>(p.rows + blockIdx.x * p.row_bytes)[column]);
 }
 
 __global__ void gather_kernel(MatrixView table, const std::int32_t* tokens, int stride, int cols,
                               float scale, float* out) {
   after_previous();
   const int row = tokens[blockIdx.x * stride];
+  const float row_scale = table.row_scales == nullptr ? 1.0f : table.row_scales[row];
   const int bytes = brick_bytes(table.kind),
             superblocks = (table.cols + kBrickCols - 1) / kBrickCols;
   for (int c = threadIdx.x + blockIdx.y * blockDim.x; c < cols; c += blockDim.x * gridDim.y) {
@@ -99,7 +139,7 @@ __global__ void gather_kernel(MatrixView table, const std::int32_t* tokens, int 
         static_cast<std::size_t>(row / kTileRows) * superblocks + c / kBrickCols;
     const std::uint8_t* brick = table.bricks + (unit * 2 + row % kTileRows / kBrickRows) * bytes;
     out[static_cast<std::size_t>(blockIdx.x) * cols + c] =
-        brick_value(table.kind, brick, row % kBrickRows, c % kBrickCols) * scale;
+        brick_value(table.kind, brick, row % kBrickRows, c % kBrickCols) * row_scale * scale;
   }
 }
 
@@ -112,8 +152,20 @@ void launch_pack(const PackArguments& p, core::DType dtype, BrickKind kind) {
     case BrickKind::kQ6K:
       pack_q6k<<<grid, 256>>>(p);
       break;
+    case BrickKind::kF8:
+      pack_f8<<<grid, 256>>>(p);
+      break;
+    case BrickKind::kFp4:
+      pack_fp4<<<grid, 256>>>(p);
+      break;
     case BrickKind::kF16:
-      pack_f16<<<grid, 256>>>(p);
+      if (dtype == core::DType::kF32) {
+        pack_f16<float><<<grid, 256>>>(p);
+      } else if (dtype == core::DType::kBF16) {
+        pack_f16<std::uint16_t><<<grid, 256>>>(p);
+      } else {
+        pack_f16<half><<<grid, 256>>>(p);
+      }
       break;
     case BrickKind::kQ8: {
       const ByteSource source = dtype == core::DType::kQ8_0   ? ByteSource::kQ8_0
@@ -128,66 +180,45 @@ void launch_pack(const PackArguments& p, core::DType dtype, BrickKind kind) {
 
 }  // namespace
 
-BrickKind brick_kind(core::DType dtype) {
-  switch (dtype) {
-    case core::DType::kQ4_K:
-      return BrickKind::kQ4K;
-    case core::DType::kQ6_K:
-      return BrickKind::kQ6K;
-    case core::DType::kQ8_0:
-    case core::DType::kQ5_0:
-    case core::DType::kQ4_0:
-    case core::DType::kIQ4_NL:
-      return BrickKind::kQ8;
-    default:
-      return BrickKind::kF16;
-  }
-}
-
 std::size_t packed_bytes(BrickKind kind, std::int64_t rows, std::int64_t cols) {
   const MatrixView m = {nullptr, kind, static_cast<int>(rows), static_cast<int>(cols)};
   return static_cast<std::size_t>(m.tiles()) * m.superblocks() * 2 * brick_bytes(kind);
 }
 
-core::Result<DeviceBuffer> pack_bricks(const core::TensorView& view, BrickKind kind) {
-  TANDEM_ASSIGN(DeviceBuffer bricks,
-                DeviceBuffer::allocate(packed_bytes(kind, view.rows(), view.cols())));
-  const bool convert = kind == BrickKind::kF16 && view.dtype != core::DType::kF16;
+core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind) {
+  StagedRows staged(weight, kind);
+  PackedMatrix out;
+  out.view = {nullptr, kind, static_cast<int>(weight.rows()), static_cast<int>(weight.cols())};
+  out.view.input = input_form(weight);
+  TANDEM_ASSIGN(out.bricks,
+                DeviceBuffer::allocate(packed_bytes(kind, weight.rows(), weight.cols())));
+  out.view.bricks = out.bricks.as<std::uint8_t>();
+  std::vector<float> scales = staged.row_scales();
+  if (!scales.empty()) {
+    scales.resize(static_cast<std::size_t>(out.view.tiles()) * kTileRows);
+    TANDEM_ASSIGN(out.row_scales, DeviceBuffer::copy_of(scales));
+    out.view.row_scales = out.row_scales.as<float>();
+  }
   PackArguments p = {};
-  p.cols = static_cast<int>(view.cols());
-  p.superblocks = (p.cols + kBrickCols - 1) / kBrickCols;
-  p.row_bytes =
-      convert ? 2 * static_cast<std::size_t>(p.cols) : core::row_bytes(view.dtype, view.cols());
-  p.bricks = bricks.as<std::uint8_t>();
-  const std::int64_t chunk =
-      std::max<std::int64_t>(1,
-                             static_cast<std::int64_t>(kStagingBytes / p.row_bytes) / kTileRows) *
-      kTileRows;
+  p.cols = out.view.cols;
+  p.superblocks = out.view.superblocks();
+  p.row_bytes = staged.row_bytes();
+  p.bricks = out.bricks.as<std::uint8_t>();
+  const std::int64_t tiles = static_cast<std::int64_t>(kStagingBytes / p.row_bytes) / kTileRows;
+  const std::int64_t chunk = std::max<std::int64_t>(1, tiles) * kTileRows;
   TANDEM_ASSIGN(const DeviceBuffer staging,
-                DeviceBuffer::allocate(p.row_bytes * std::min<std::int64_t>(chunk, view.rows())));
+                DeviceBuffer::allocate(p.row_bytes * std::min<std::int64_t>(chunk, weight.rows())));
   p.rows = staging.as<std::uint8_t>();
-  std::vector<float> values(convert ? static_cast<std::size_t>(p.cols) : 0);
-  std::vector<std::uint16_t> halves;
-  for (std::int64_t first = 0; first < view.rows(); first += chunk) {
+  for (std::int64_t first = 0; first < weight.rows(); first += chunk) {
     p.first_row = static_cast<int>(first);
-    p.num_rows = static_cast<int>(std::min<std::int64_t>(chunk, view.rows() - first));
-    const void* source = view.row(first);
-    if (convert) {
-      halves.resize(static_cast<std::size_t>(p.num_rows) * values.size());
-      for (int r = 0; r < p.num_rows; ++r) {
-        formats::dequantize_row(view.dtype, view.row(first + r), view.cols(), values.data());
-        std::transform(values.begin(), values.end(),
-                       halves.begin() + static_cast<std::ptrdiff_t>(r) * p.cols, core::f32_to_f16);
-      }
-      source = halves.data();
-    }
-    TANDEM_CUDA(
-        cudaMemcpy(staging.as<void>(), source, p.row_bytes * p.num_rows, cudaMemcpyHostToDevice));
-    launch_pack(p, view.dtype, kind);
+    p.num_rows = static_cast<int>(std::min<std::int64_t>(chunk, weight.rows() - first));
+    TANDEM_CUDA(cudaMemcpy(staging.as<void>(), staged.rows(first, p.num_rows),
+                           p.row_bytes * p.num_rows, cudaMemcpyHostToDevice));
+    launch_pack(p, staged.dtype(), kind);
     TANDEM_CUDA(cudaGetLastError());
   }
   TANDEM_CUDA(cudaDeviceSynchronize());
-  return core::Result<DeviceBuffer>(std::move(bricks));
+  return core::Result<PackedMatrix>(std::move(out));
 }
 
 void gather_rows(const MatrixView& table, const std::int32_t* tokens, int stride, int num_rows,

@@ -305,8 +305,10 @@ __global__ void __launch_bounds__(kThreads, 2) ple_block_kernel(PleArguments a) 
   if (at.col == 0) a.out.scale[at.row] = scale;
 }
 
-bool has_schedule(BrickKind kind) {
-  return kind == BrickKind::kQ4K || kind == BrickKind::kQ6K || kind == BrickKind::kQ8;
+bool has_schedule(const MatrixView& w) {
+  const bool is_built =
+      w.kind == BrickKind::kQ4K || w.kind == BrickKind::kQ6K || w.kind == BrickKind::kQ8;
+  return is_built && w.row_scales == nullptr && w.input == InputForm::kHalf;
 }
 
 int shared_bytes(const MatrixView& gate, const MatrixView& projection) {
@@ -338,8 +340,8 @@ bool can_run_ple_block(const MatrixView& gate, const MatrixView& projection) {
   int device = 0, most = 0, clusters = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (gate.rows > kSlice || gate.superblocks() > kMostRanks || !has_schedule(gate.kind) ||
-      !has_schedule(projection.kind) || shared_bytes(gate, projection) > most) {
+  if (gate.rows > kSlice || gate.superblocks() > kMostRanks || !has_schedule(gate) ||
+      !has_schedule(projection) || shared_bytes(gate, projection) > most) {
     return false;
   }
   cudaLaunchAttribute attributes[2] = {};

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "tandem/core/check.h"
+#include "tandem/kernels/cuda/e4m3.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/reduce.cuh"
 #include "tandem/kernels/cuda/row_math.cuh"
@@ -12,10 +13,16 @@ namespace {
 constexpr int kRowThreads = 256;
 constexpr int kMostRowThreads = 512;
 constexpr int kGateThreads = 128;
+/// Four columns rounded to e4m3.
+__device__ void store_codes4(const HalfRows& out, int row, int col, float4 v, float scale) {
+  *reinterpret_cast<uint2*>(out.data + activation_index(row, col, out.row_tiles)) = {
+      e4m3_pair(v.x, v.y, scale, 1.0f), e4m3_pair(v.z, v.w, scale, 1.0f)};
+}
+
 // A block a row, kQuads times four columns a thread. Short code: a kernel of microseconds pays for
 // every line of instructions that it fetches. x was written two kernels ago or earlier where
 // something is pending, so that only the sums are waited for.
-template <int kQuads>
+template <int kQuads, bool kE4m3>
 __global__ void __launch_bounds__(kMostRowThreads)
     residual_norm_kernel(Residual residual, float* x, int cols, float eps, const float* norm,
                          HalfRows out, float* plain, std::int32_t* broken) {
@@ -70,11 +77,16 @@ __global__ void __launch_bounds__(kMostRowThreads)
   const SumAndLargest all = block_sum_and_largest(mine, both);
   if (!(all.sum <= 3.0e38f) && threadIdx.x == 0) broken[row] = 1;
   const float inverse = norm ? 1.0f / sqrtf(all.sum / static_cast<float>(cols) + eps) : 1.0f;
-  const float scale = row_scale(all.largest * inverse);
+  const float largest = all.largest * inverse;
+  const float scale = kE4m3 ? e4m3_scale(largest) : row_scale(largest);
   each([&](int i, int c) {
     v[i] = v[i] * inverse;
     if (plain != nullptr) store4(plain + static_cast<std::size_t>(row) * cols + c, v[i]);
-    if (out.data != nullptr) store_half4(out, row, c, v[i] * (1.0f / scale));
+    if (kE4m3) {
+      store_codes4(out, row, c, v[i], scale);
+    } else if (out.data != nullptr) {
+      store_half4(out, row, c, v[i] * (1.0f / scale));
+    }
   });
   if (out.data != nullptr && threadIdx.x == 0) out.scale[row] = scale;
 }
@@ -272,7 +284,10 @@ void residual_norm(const Residual& residual, float* x, int rows, int cols, float
                    cudaStream_t stream) {
   TANDEM_CHECK(cols <= 16 * kMostRowThreads, "rows are at most 8192 wide");
   const bool is_narrow = cols <= 8 * kMostRowThreads;
-  const auto kernel = is_narrow ? residual_norm_kernel<2> : residual_norm_kernel<4>;
+  auto kernel = is_narrow ? residual_norm_kernel<2, false> : residual_norm_kernel<4, false>;
+  if (out.form == InputForm::kE4m3Rows) {
+    kernel = is_narrow ? residual_norm_kernel<2, true> : residual_norm_kernel<4, true>;
+  }
   const unsigned threads = blocks(cols, (is_narrow ? 256 : 512)) * 32;
   launch(kernel, dim3(rows), threads, 0, stream, residual, x, cols, eps, norm, out, plain, broken);
 }

@@ -1,10 +1,10 @@
-#include "tandem/app/dry_run_backend.h"
+#include "tandem/model/dry_run_backend.h"
 
 #include <algorithm>
 
 #include "tandem/core/check.h"
 
-namespace tandem::app {
+namespace tandem::model {
 namespace {
 
 using kernels::Rows;
@@ -23,7 +23,8 @@ class ShapeOnly final : public Weight {
 
 class DryRunBackend final : public kernels::Backend {
  public:
-  explicit DryRunBackend(DryRunTotals* totals) : totals_(totals) {}
+  DryRunBackend(DryRunTotals* totals, const kernels::Backend* sizes)
+      : totals_(totals), sizes_(sizes) {}
 
   std::string describe() const override { return "dry run"; }
   core::Status configure(const kernels::Geometry&) override { return {}; }
@@ -68,14 +69,13 @@ class DryRunBackend final : public kernels::Backend {
   }
 
  private:
-  /// Packed weights are as large as the file's; vectors are kept in f32.
   void count(const kernels::WeightView& view, kernels::WeightRole role) {
-    if (role == kernels::WeightRole::kTable) {
-      totals_->in_file_bytes += view.bytes();
-    } else if (role == kernels::WeightRole::kVector) {
-      totals_->packed_bytes += sizeof(float) * static_cast<std::size_t>(view.cols());
+    const std::size_t bytes = packed_bytes(view, role);
+    if (role != kernels::WeightRole::kTable) {
+      totals_->packed_bytes += bytes;
     } else {
-      totals_->packed_bytes += view.bytes();
+      totals_->table_bytes += bytes;
+      if (bytes == 0) totals_->in_file_bytes += view.bytes();
     }
     if (role == kernels::WeightRole::kVector || role == kernels::WeightRole::kTable) return;
     const core::DType dtype = view.tensor.dtype;
@@ -86,15 +86,26 @@ class DryRunBackend final : public kernels::Backend {
     }
   }
 
+  /// By the backend's word; else packed weights are as large as the file's, vectors are kept in f32
+  /// and tables stay in the file.
+  std::size_t packed_bytes(const kernels::WeightView& view, kernels::WeightRole role) const {
+    if (sizes_ != nullptr) return sizes_->packed_bytes(view, role);
+    if (role == kernels::WeightRole::kTable) return 0;
+    if (role != kernels::WeightRole::kVector) return view.bytes();
+    return sizeof(float) * static_cast<std::size_t>(view.cols());
+  }
+
   static void refuse() { TANDEM_CHECK(false, "the dry-run backend runs no step"); }
 
   DryRunTotals* totals_;
+  const kernels::Backend* sizes_;
 };
 
 }  // namespace
 
-std::unique_ptr<kernels::Backend> make_dry_run_backend(DryRunTotals* totals) {
-  return std::make_unique<DryRunBackend>(totals);
+std::unique_ptr<kernels::Backend> make_dry_run_backend(DryRunTotals* totals,
+                                                       const kernels::Backend* sizes) {
+  return std::make_unique<DryRunBackend>(totals, sizes);
 }
 
-}  // namespace tandem::app
+}  // namespace tandem::model

@@ -1,0 +1,137 @@
+#include "tandem/kernels/cuda/bricks.cuh"
+#include "tandem/kernels/cuda/centroid_head.h"
+#include "tandem/kernels/cuda/launch.cuh"
+#include "tandem/kernels/cuda/reduce.cuh"
+
+namespace tandem::kernels::cuda {
+namespace {
+
+constexpr int kTopThreads = 1024;
+constexpr int kWarps = 8;
+constexpr int kGroupRows = 16;  // of the table, that a tensor-core operation multiplies
+
+/// Groups that the rows of one cluster may touch.
+__host__ __device__ int groups_of(int size) {
+  return size % kGroupRows == 0 ? size / kGroupRows : size / kGroupRows + 2;
+}
+
+// A block a row. Keys differ, so that exactly `top` reach the largest value that `top` of them
+// reach; it is found bit by bit.
+__global__ void __launch_bounds__(kTopThreads) top_clusters_kernel(CentroidArguments a) {
+  __shared__ int found;
+  after_previous();
+  const int row = blockIdx.x;
+  unsigned long long* order = a.order + static_cast<std::size_t>(row) * a.clusters;
+  for (int c = 4 * threadIdx.x; c < a.clusters; c += 4 * kTopThreads) {
+    const float4 sums = sum_parts(a.scores, row, c / kTileRows, c % kTileRows);
+    const float values[4] = {sums.x, sums.y, sums.z, sums.w};
+    for (int i = 0; i < 4 && c + i < a.clusters; ++i) order[c + i] = order_key(values[i], c + i);
+  }
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  unsigned long long least = 0;
+  for (int bit = 63; bit >= 0; --bit) {
+    const unsigned long long candidate = least | 1ULL << bit;
+    int count = 0;
+    for (int first = 0; first < a.clusters; first += kTopThreads) {
+      const int c = first + static_cast<int>(threadIdx.x);
+      count += __syncthreads_count(c < a.clusters && order[c] >= candidate);
+    }
+    if (count >= a.top) least = candidate;
+  }
+  for (int c = threadIdx.x; c < a.clusters; c += kTopThreads) {
+    if (order[c] >= least) a.chosen[row * a.top + atomicAdd(&found, 1)] = c;
+  }
+}
+
+/// Sums of the 16 table rows of a group times row `row` of x, in the order of the whole head: lanes
+/// 4 r hold those of rows r and r + 8.
+template <BrickKind kKind>
+__device__ float2 multiply_group(const MatrixView& table, int group, const HalfRows& x, int row) {
+  const int lane = threadIdx.x % 32, superblocks = (table.cols + kBrickCols - 1) / kBrickCols;
+  float acc[4] = {};
+  for (int sb = 0; sb < superblocks; ++sb) {
+    const std::size_t unit = static_cast<std::size_t>(group / 8) * superblocks + sb;
+    BrickReader<kKind> reader;
+    reader.begin(table.bricks + (unit * 2 + group % 8 / 4) * brick_bytes(kKind), group % 4, lane);
+#pragma unroll
+    for (int step = 0; step < 16; ++step) {
+      std::uint32_t w[4], b[2] = {};
+      reader.fragment(step, w);
+      if (lane < 4) {  // the one column that is not empty
+        const int k = sb * kBrickCols + 16 * step + 2 * lane;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          b[i] = *reinterpret_cast<const std::uint32_t*>(
+              x.data + activation_index(row, k + 8 * i, x.row_tiles));
+        }
+      }
+      mma_m16n8k16(acc, w, b[0], b[1]);
+    }
+  }
+  return {acc[0], acc[2]};
+}
+
+__device__ float2 multiply_group(const MatrixView& table, int group, const HalfRows& x, int row) {
+  switch (table.kind) {
+    case BrickKind::kQ4K:
+      return multiply_group<BrickKind::kQ4K>(table, group, x, row);
+    case BrickKind::kQ6K:
+      return multiply_group<BrickKind::kQ6K>(table, group, x, row);
+    case BrickKind::kQ8:
+      return multiply_group<BrickKind::kQ8>(table, group, x, row);
+    case BrickKind::kF8:
+      return multiply_group<BrickKind::kF8>(table, group, x, row);
+    case BrickKind::kFp4:
+      return multiply_group<BrickKind::kFp4>(table, group, x, row);
+    case BrickKind::kF16:
+      return multiply_group<BrickKind::kF16>(table, group, x, row);
+  }
+  return {};
+}
+
+// A warp a (row, cluster, group of table rows).
+__global__ void __launch_bounds__(32 * kWarps) cluster_kernel(CentroidArguments a, HalfRows x) {
+  after_previous();
+  const int row = blockIdx.x, lane = threadIdx.x % 32;
+  const int unit = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int size = a.table.rows / a.clusters, groups = groups_of(size);
+  unsigned long long best = 0;
+  if (unit < a.top * groups) {
+    const int first = a.chosen[row * a.top + unit / groups] * size;
+    const int group = first / kGroupRows + unit % groups;
+    if (group * kGroupRows < first + size) {
+      const float2 sums = multiply_group(a.table, group, x, row);
+      for (int i = 0; i < 2; ++i) {
+        const int entry = group * kGroupRows + lane / 4 + 8 * i;
+        if (lane % 4 != 0 || entry < first || entry >= first + size) continue;
+        const TokenId id = a.ids[entry];
+        float value = i == 0 ? sums.x : sums.y;
+        if (a.table.row_scales != nullptr) value *= a.table.row_scales[entry];
+        if (a.suppressed != nullptr && (a.suppressed[id / 32] >> (id % 32) & 1)) value = -INFINITY;
+        const unsigned long long key = order_key(value, id);
+        best = key > best ? key : best;
+      }
+    }
+  }
+  for (int offset = 4; offset < 32; offset *= 2) {
+    const unsigned long long other = __shfl_xor_sync(0xffffffffu, best, offset);
+    best = other > best ? other : best;
+  }
+  if (lane == 0) a.keys[static_cast<std::size_t>(row) * gridDim.y * kWarps + unit] = best;
+}
+
+}  // namespace
+
+int centroid_keys(int vocab, int clusters, int top) {
+  return (top * groups_of(vocab / clusters) + kWarps - 1) / kWarps * kWarps;
+}
+
+void centroid_head(const CentroidArguments& a, const HalfRows& x, int rows, cudaStream_t stream) {
+  launch(top_clusters_kernel, dim3(static_cast<unsigned>(rows)), kTopThreads, 0, stream, a);
+  const int keys = centroid_keys(a.table.rows, a.clusters, a.top);
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(keys / kWarps));
+  launch(cluster_kernel, grid, 32 * kWarps, 0, stream, a, x);
+}
+
+}  // namespace tandem::kernels::cuda
