@@ -4,8 +4,8 @@
 Usage: convert_round_trip_test.py TANDEM MODEL DRAFT
 GGUF -> BF16 directory -> FP8 directory, drafter GGUF -> BF16 directory -> Q8_0 GGUF; pairs of these
 are served and measured with `tandem bench` and drafts of a fixed length. The rate of every position
-must stay within 0.03 of the original pair's; with some thousand drafts in a run, chance makes a
-third of that.
+must stay within 0.03 of the original pair's. With greedy answers the rates are the same in every run;
+takes 40 s of one core.
 """
 
 import json
@@ -38,12 +38,13 @@ class ConvertRoundTripTest(unittest.TestCase):
         """Rates by position of a served pair."""
         dataset = os.path.join(os.path.dirname(self.model), "sharegpt-bench.json")
         options = ["--draft-length", str(DRAFT_LENGTH), "--device", "cpu"]
+        options += ["--threads", "1"]  # the least trouble on a busy machine
         server = Server(self.tandem, model, draft, options)
         try:
             command = [self.tandem, "bench", "--url", server.url, "--dataset", dataset]
             command += ["--prompts", str(PROMPTS), "--concurrency", "16", "--max-tokens", "64"]
             command += ["--output", "-"]
-            done = subprocess.run(command, check=True, capture_output=True, timeout=60)
+            done = subprocess.run(command, check=True, capture_output=True, timeout=300)
         finally:
             server.process.terminate()
             server.process.wait(timeout=30)
