@@ -221,7 +221,7 @@ class CudaBackend final : public Backend {
   Residual pending_;
   std::optional<PleBlock> pending_ple_;
   Rows pending_x_;
-  std::map<const Weight*, bool> runs_ple_block_;  // by gate
+  std::map<const Weight*, int> ple_block_rows_;  // by gate
   std::vector<TokenId> chosen_;
   std::vector<std::int32_t> host_top_k_;
   std::vector<Candidates> host_candidates_;

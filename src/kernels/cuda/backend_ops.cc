@@ -242,9 +242,15 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
   if (is_replay()) return;
   const MatrixView &gate = weight(w.gate).matrix(), &projection = weight(w.projection).matrix();
   const float* inputs = ple.data + static_cast<std::ptrdiff_t>(layer) * gate.rows;
-  const auto [runs_block, is_new] = runs_ple_block_.emplace(w.gate, false);
-  if (is_new) runs_block->second = can_run_ple_block(gate, projection);
-  if (runs_block->second) {
+  // Both ways have what they need before a step with other rows is recorded.
+  const GemmGroup& gate_group = group({w.gate});
+  const GemmGroup& projection_group = group({w.projection});
+  HalfRows gated = half_rows(HalfUse::kPleGated, gate.rows);
+  half_rows(HalfUse::kPle, x.cols);
+  const auto [most_rows, is_new] = ple_block_rows_.emplace(w.gate, 0);
+  if (is_new) most_rows->second = ple_block_rows(gate, projection);
+  const int n = count(x);
+  if (n <= most_rows->second) {
     const bool is_of_x = pending_x_.data == x.data && pending_x_.rows == x.rows;
     if (!is_of_x || pending_ple_) flush_pending();
     pending_ple_ = PleBlock{std::exchange(pending_, {}), gate, projection, inputs, ple.cols,
@@ -252,12 +258,8 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
     pending_x_ = x;
     return;
   }
-  const GemmGroup& gate_group = group({w.gate});
-  const GemmGroup& projection_group = group({w.projection});
-  const int n = count(x);
   const Partials p =
       multiply(gate_group, next_input(HalfUse::kPle, x, nullptr, gate_group.input()), n);
-  HalfRows gated = half_rows(HalfUse::kPleGated, gate.rows);
   if (projection_group.input() == InputForm::kE4m3Rows) {
     gated = gated_rows(p, 0, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
   } else {

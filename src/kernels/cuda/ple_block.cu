@@ -21,6 +21,8 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kRows = 8;
+constexpr int kMostRows =
+    48;  // from here on separate kernels, which use more of the device, are faster
 constexpr int kMostRanks = 16;
 constexpr int kSlice = kBrickCols;      // columns of a block, and the most that P may be
 constexpr int kSumStride = kSlice + 4;  // against bank conflicts
@@ -41,21 +43,13 @@ struct Shared {
   std::uint8_t gated[kRows * kSlice * 2];  // and all gated values
   float sums[kRows][kSumStride];
   float parts[kRows * (kSlice + 2 * kMostRanks)];  // of this block's gate outputs, from all blocks
-  SumAndLargest inbox[3][kRows][2 * kMostRanks];   // two warps' sums of each block
-  SumAndLargest own[kRows][2];
+  SumAndLargest inbox[4][kRows][2 * kMostRanks];   // two warps' sums of each block
   float input_scale[kRows];
   std::uint64_t gate_arrived, projection_arrived;      // weights
-  std::uint64_t sums_sent[3], parts_sent, gated_sent;  // messages of the cluster
+  std::uint64_t sums_sent[4], parts_sent, gated_sent;  // messages of the cluster
 };
 constexpr int kSharedBytes = (sizeof(Shared) + 127) / 128 * 128;
 
-__device__ SumAndLargest over_warp(SumAndLargest v) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    v.sum += __shfl_xor_sync(0xffffffffu, v.sum, offset);
-    v.largest = fmaxf(v.largest, __shfl_xor_sync(0xffffffffu, v.largest, offset));
-  }
-  return v;
-}
 /// Outputs of the gate that a block finishes: an even number, so that they travel in pairs.
 __device__ int gate_share() {
   return (kSlice / 2 + gridDim.x - 1) / gridDim.x * 2;
@@ -107,7 +101,7 @@ __device__ void multiply_slice(BrickKind kind, const std::uint8_t* bricks, const
       MmaSync::multiply<BrickKind::kQ8, 1>(brick, b, warp % 4, lane, acc);
       break;
     default:
-      break;  // refused by can_run_ple_block()
+      break;  // refused by ple_block_rows()
   }
   const int n = 16 * warp + lane / 4, row = 2 * (lane % 4);
   sums[row][n] = acc[0][0];
@@ -152,22 +146,17 @@ struct Place {
         is_inside(col < a.cols && row < a.rows) {}
 };
 
-/// x as the gate's operand, with a power-of-two scale for each row of this block.
+/// x as the gate's operand, with the power-of-two scale that residual_norm() gives its row.
 __device__ void store_operand(const PleArguments& a, Shared& s, const Place& at, float4 x) {
-  const SumAndLargest mine = over_warp({sum_of_squares(x), largest_of(x)});
-  if (threadIdx.x % 32 == 0) s.own[at.r][threadIdx.x / 32 % 2] = mine;
-  __syncthreads();
-  const SumAndLargest* both = s.own[at.r];
-  const float scale = row_scale(fmaxf(both[0].largest, both[1].largest));
+  const SumAndLargest all = exchange({sum_of_squares(x), largest_of(x)}, s, 3);
+  if (at.is_inside && !(all.sum <= 3.0e38f)) a.broken[at.row] = 1;
+  const float scale = row_scale(all.largest);
   const float4 scaled = x * (1.0f / scale);
   half2* to =
       reinterpret_cast<half2*>(reinterpret_cast<half*>(s.input) + operand_index(at.r, at.k));
   to[0] = __floats2half2_rn(scaled.x, scaled.y);
   to[1] = __floats2half2_rn(scaled.z, scaled.w);
-  if (at.k == 0) {
-    s.input_scale[at.r] = scale;
-    if (at.row < a.rows && !(both[0].sum + both[1].sum <= 3.0e38f)) a.broken[at.row] = 1;
-  }
+  if (at.k == 0) s.input_scale[at.r] = scale;
   __syncthreads();
 }
 
@@ -176,7 +165,7 @@ __device__ void send_parts(const PleArguments& a, Shared& s, const Place& at) {
   const int share = gate_share();
   float4 v = {};
   if (at.k < a.block.gate.tiles() * kTileRows) {
-    v = load4(&s.sums[at.r][at.k]) * s.input_scale[at.r];
+    v = load4(&s.sums[at.r][at.k]);
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -208,7 +197,7 @@ __device__ void send_gated(const PleArguments& a, Shared& s) {
     }
     float value[2];
     for (int j = 0; j < 2; ++j) {
-      value[j] = gelu_tanh(gate[j]) * input[j] * (1.0f / kGateScale);
+      value[j] = gelu_tanh(gate[j] * s.input_scale[r]) * input[j] * (1.0f / kGateScale);
       if (!(fabsf(value[j]) <= 65504.0f)) a.broken[row] = 1;
       value[j] = fminf(fmaxf(value[j], -65504.0f), 65504.0f);
     }
@@ -336,13 +325,13 @@ cudaLaunchConfig_t configuration(const MatrixView& gate, const MatrixView& proje
 
 }  // namespace
 
-bool can_run_ple_block(const MatrixView& gate, const MatrixView& projection) {
+int ple_block_rows(const MatrixView& gate, const MatrixView& projection) {
   int device = 0, most = 0, clusters = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (gate.rows > kSlice || gate.superblocks() > kMostRanks || !has_schedule(gate) ||
       !has_schedule(projection) || shared_bytes(gate, projection) > most) {
-    return false;
+    return 0;
   }
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config = configuration(gate, projection, 1, attributes);
@@ -351,10 +340,9 @@ bool can_run_ple_block(const MatrixView& gate, const MatrixView& projection) {
           cudaSuccess &&
       cudaFuncSetAttribute(ple_block_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
           cudaSuccess &&
-      cudaOccupancyMaxActiveClusters(&clusters, ple_block_kernel, &config) == cudaSuccess &&
-      clusters > 0;
+      cudaOccupancyMaxActiveClusters(&clusters, ple_block_kernel, &config) == cudaSuccess;
   cudaGetLastError();  // a refusal is an answer
-  return is_placed;
+  return is_placed ? std::min(clusters * kRows, kMostRows) : 0;
 }
 
 void ple_block(const PleBlock& b, float* x, int rows, int cols, float eps, const float* norm,

@@ -34,21 +34,12 @@ __device__ inline float block_sum_once(float value, float* scratch) {
 struct SumAndLargest {
   float sum, largest;
 };
-/// Both at once, as block_reduce_once; the values behind `largest` are not negative. `scratch`:
-/// [32].
-__device__ inline SumAndLargest block_sum_and_largest(SumAndLargest v, SumAndLargest* scratch) {
-  const auto over_warp = [&v] {
-    for (int offset = 16; offset > 0; offset /= 2) {
-      v.sum += __shfl_xor_sync(0xffffffffu, v.sum, offset);
-      v.largest = fmaxf(v.largest, __shfl_xor_sync(0xffffffffu, v.largest, offset));
-    }
-  };
-  over_warp();
-  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  if (lane == 0) scratch[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = lane < warps ? scratch[lane] : SumAndLargest{};
-  over_warp();
+/// Over the warp, the sums in one fixed order; the values behind `largest` are not negative.
+__device__ inline SumAndLargest over_warp(SumAndLargest v) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    v.sum += __shfl_xor_sync(0xffffffffu, v.sum, offset);
+    v.largest = fmaxf(v.largest, __shfl_xor_sync(0xffffffffu, v.largest, offset));
+  }
   return v;
 }
 

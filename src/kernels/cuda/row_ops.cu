@@ -13,10 +13,33 @@ namespace {
 constexpr int kRowThreads = 256;
 constexpr int kMostRowThreads = 512;
 constexpr int kGateThreads = 128;
+
 /// Four columns rounded to e4m3.
 __device__ void store_codes4(const HalfRows& out, int row, int col, float4 v, float scale) {
   *reinterpret_cast<uint2*>(out.data + activation_index(row, col, out.row_tiles)) = {
       e4m3_pair(v.x, v.y, scale, 1.0f), e4m3_pair(v.z, v.w, scale, 1.0f)};
+}
+
+constexpr int kRowWarps = 64;  // shares of 128 columns
+
+/// Over the block's row: one sum for each 128 columns, then over those, so that the bits do not
+/// depend on how many columns a thread has (ple_block.cu adds in the same order). `scratch`:
+/// nobody has used it before.
+template <int kQuads>
+__device__ SumAndLargest row_sum(const SumAndLargest (&v)[kQuads], SumAndLargest* scratch) {
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+    const SumAndLargest share = over_warp(v[i]);
+    if (lane == 0) scratch[threadIdx.x / 32 + i * warps] = share;
+  }
+  __syncthreads();
+  SumAndLargest all = lane < kQuads * warps ? scratch[lane] : SumAndLargest{};
+  if (kQuads * warps > 32 && lane + 32 < kQuads * warps) {
+    all.sum += scratch[lane + 32].sum;
+    all.largest = fmaxf(all.largest, scratch[lane + 32].largest);
+  }
+  return over_warp(all);
 }
 
 // A block a row, kQuads times four columns a thread. Short code: a kernel of microseconds pays for
@@ -26,8 +49,7 @@ template <int kQuads, bool kE4m3>
 __global__ void __launch_bounds__(kMostRowThreads)
     residual_norm_kernel(Residual residual, float* x, int cols, float eps, const float* norm,
                          HalfRows out, float* plain, std::int32_t* broken) {
-  __shared__ float scratch[32];
-  __shared__ SumAndLargest both[32];
+  __shared__ SumAndLargest scratch[kRowWarps], both[kRowWarps];
   let_next_start();
   const int row = blockIdx.x;
   float* x_row = x + static_cast<std::size_t>(row) * cols;
@@ -51,14 +73,14 @@ __global__ void __launch_bounds__(kMostRowThreads)
   if (!has_delta) {
     each([&](int i, int c) { v[i] = load4(x_row + c); });
   } else {
-    float squares = 0;
+    SumAndLargest squares[kQuads] = {};
     each([&](int i, int c) {
       v[i] = sum_parts(residual.delta, parts[i], row, c % kTileRows);
-      squares += sum_of_squares(v[i]);
+      squares[i].sum = sum_of_squares(v[i]);
     });
     const float inverse =
         residual.post_norm
-            ? 1.0f / sqrtf(block_sum_once(squares, scratch) / static_cast<float>(cols) + eps)
+            ? 1.0f / sqrtf(row_sum<kQuads>(squares, scratch).sum / static_cast<float>(cols) + eps)
             : 1.0f;
     each([&](int i, int c) {
       if (residual.post_norm) v[i] = v[i] * inverse * post_norm[i];
@@ -68,13 +90,13 @@ __global__ void __launch_bounds__(kMostRowThreads)
     });
   }
   if (out.data == nullptr && plain == nullptr) return;
-  SumAndLargest mine = {};
+  SumAndLargest mine[kQuads] = {};
   each([&](int i, int) {
-    mine.sum += sum_of_squares(v[i]);
+    mine[i].sum = sum_of_squares(v[i]);
     if (norm) v[i] = v[i] * weight[i];
-    mine.largest = fmaxf(mine.largest, largest_of(v[i]));
+    mine[i].largest = largest_of(v[i]);
   });
-  const SumAndLargest all = block_sum_and_largest(mine, both);
+  const SumAndLargest all = row_sum<kQuads>(mine, both);
   if (!(all.sum <= 3.0e38f) && threadIdx.x == 0) broken[row] = 1;
   const float inverse = norm ? 1.0f / sqrtf(all.sum / static_cast<float>(cols) + eps) : 1.0f;
   const float largest = all.largest * inverse;
