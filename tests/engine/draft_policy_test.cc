@@ -1,11 +1,13 @@
 #include "tandem/engine/draft_policy.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace tandem::engine {
@@ -78,6 +80,11 @@ class Simulation {
       held_ = next;
     }
     return tokens / seconds;
+  }
+  /// Two steps with k drafts each before the first one counts.
+  void measure(const World& world, int k) {
+    const StepWork work = StepWork::steady(static_cast<int>(histories_.size()), k);
+    for (int i = 0; i < 2; ++i) policy_.observe_step(work, world.seconds(work));
   }
   const DraftPolicy& policy() const { return policy_; }
 
@@ -189,6 +196,52 @@ TEST(DraftPolicy, TrialsTouchLessThanTwoPercentOfTheSteps) {
     simulation.run(linear(0.05, 0.05, 0.01, chance), 10000);
     EXPECT_LT(static_cast<double>(simulation.policy().trial_steps()), 0.02 * 10000);
     EXPECT_GT(simulation.policy().trial_steps(), 10U);
+  }
+}
+
+/// The demo pair on two cores of an EPYC and an E4B cut to 12 layers (docs/performance.md):
+/// milliseconds of a step that verifies and makes k drafts a sequence, k = 0 ..
+struct MeasuredMachine {
+  int sequences;
+  std::vector<double> ms;
+
+  World world(std::vector<double> chance) const {
+    World world;
+    // A step that makes other drafts than it verifies costs half of each.
+    world.seconds = [*this](const StepWork& w) {
+      return 5e-4 * (at(w.rows - w.sequences) + at(w.draft_rows));
+    };
+    world.chance = std::move(chance);
+    return world;
+  }
+  double at(int drafts) const { return ms[static_cast<std::size_t>(drafts / sequences)]; }
+};
+
+TEST(DraftPolicy, IsHardlyBelowTheBetterOfOnAndOffOnMeasuredMachines) {
+  const std::vector<MeasuredMachine> machines = {
+      {1, {0.954, 1.776, 2.433, 2.847, 3.549}},
+      {8, {3.72, 6.88, 11.0, 13.9, 16.7}},
+      {32, {12.9, 24.2, 35.9, 49.9, 62.7}},
+      {1, {34.3, 41.7, 50.2, 57.8, 68.0}},
+  };
+  const std::vector<double> demo = {0.868, 0.8, 0.8, 0.7};
+  const std::vector<double> reference = {0.71, 0.79, 0.84, 0.66};
+  const std::vector<double> synthetic = {0.646, 0.647, 0.665, 0.6};
+  for (const MeasuredMachine& machine : machines) {
+    for (const auto& chance : {demo, reference, synthetic}) {
+      const World world = machine.world(chance);
+      const int n = machine.sequences;
+      // As measure_steps() leaves it.
+      Simulation simulation(n, 4);
+      for (const int k : {0, 1, 2, 4}) simulation.measure(world, k);
+      const double rate = simulation.run(world, 6000);
+      const std::string where =
+          fmt::format("{} sequences, {} ms, first chance {}", n, machine.ms[0], chance[0]);
+      for (const int k : {0, 1, 2, 4})
+        EXPECT_GT(rate, 0.98 * world.rate(n, k)) << where << " " << k;
+      // Another length must be better by a margin.
+      EXPECT_GT(rate, 0.96 * world.best_rate(n, 4)) << where;
+    }
   }
 }
 

@@ -10,8 +10,9 @@
 namespace tandem::kernels::cpu {
 
 int panels_per_task(int panels, int rows, int cols, int members) {
-  // A core does about 10^5 multiply-adds in a microsecond; a claim costs 20 to 50 ns.
-  constexpr std::int64_t kTaskMacs = 1'000'000;
+  // A core does about 10^5 multiply-adds in a microsecond; a claim costs 20 to 50 ns, and what a
+  // task does for every row (the head's largest logit) is done less often in large ones.
+  constexpr std::int64_t kTaskMacs = 3'000'000;
   const std::int64_t macs_per_panel = std::int64_t{16} * std::max(rows, 1) * cols;
   const auto by_work = static_cast<int>(std::min<std::int64_t>(kTaskMacs / macs_per_panel, panels));
   const int by_balance = core::ceil_div(panels, rows > 2 ? 4 * members : members);

@@ -60,7 +60,7 @@ class ProductPhase {
   InputForms forms_;
 };
 
-/// Panels that make one task of a product of `rows` rows: about 10 us of work, and at least a few
+/// Panels that make one task of a product of `rows` rows: about 30 us of work, and at least a few
 /// tasks per member.
 int panels_per_task(int panels, int rows, int cols, int members);
 
