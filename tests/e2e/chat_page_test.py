@@ -202,6 +202,9 @@ class ChatPageTest(unittest.TestCase):
         self.browser.type("#settings [name=system]", "Be brief.")
         self.browser.script("document.querySelector('[name=temperature]').value = '9'")
         self.browser.script("document.querySelector('#settings').close()")
+        self.browser.wait_for(
+            "Object.values(localStorage).some((item) => item.includes('Be brief.'))", "the saving"
+        )
         self.browser.post("/refresh")
         value = self.browser.script("return document.querySelector('[name=system]').value")
         self.assertEqual(value, "Be brief.")
