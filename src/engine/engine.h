@@ -24,7 +24,7 @@ struct EngineOptions {
   bool prefix_cache = true;
   std::size_t prefix_cache_bytes = 0;  ///< pages kept without a user; 0: the default share
   /// Of this model on this machine (measure_steps()), for the adaptive draft length to start from.
-  std::vector<StepMeasurement> step_costs;
+  std::vector<StepMeasurement> step_costs = {};
 };
 
 /// Counters since start and gauges of now; see /metrics.
