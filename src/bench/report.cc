@@ -61,7 +61,9 @@ std::string to_table(const BenchReport& report) {
   std::string out = line("server", fmt::format("{}, model {}", report.url, report.model));
   out += line("completed / asked", fmt::format("{} / {}", report.completed, report.asked));
   if (report.cancelled > 0) {
-    out += line("cancelled", fmt::format("{} (running when the time was over)", report.cancelled));
+    out += line("cancelled",
+                fmt::format("{} (running when the time was over; their tokens do not count)",
+                            report.cancelled));
   }
   out += line("errors", fmt::format("{}", report.errors()));
   for (const auto& [kind, count] : report.errors_by_kind) {

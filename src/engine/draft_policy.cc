@@ -6,12 +6,11 @@ namespace tandem::engine {
 namespace {
 
 constexpr double kMargin = 1.04;  // of a better length; step times are known to a few percent
-// A trial drafts another length in three steps. The first still verifies the old length and the
-// step after the last one still verifies the new length, so that it touches four.
 constexpr int kTrialSteps = 3;
-constexpr double kTrialCost = 4;
-constexpr double kCreditPerStep = 0.016;
-constexpr double kMaxCredit = 48;
+// What trials may lose: this share of the time, saved up to so many steps.
+constexpr double kCreditPerStep = 0.008;
+constexpr double kMaxCredit = 12;
+constexpr double kLeastLoss = 0.2;  // share of a trial's time: what is expected may be wrong
 constexpr std::uint64_t kRoutineInterval = 384;
 constexpr double kSurprise = 1.05;     // a trial that went so much better is repeated at once
 constexpr double kOptimism = 0.3;      // benefit of the doubt of a length without measurements
@@ -59,15 +58,25 @@ int DraftPolicy::choose(std::span<const AcceptanceHistory* const> sequences) {
 }
 
 void DraftPolicy::maybe_start_trial(const Rates& rates, int num_sequences) {
-  if (credit_ < kTrialCost) return;
   const bool is_routine = steps_ >= routine_at_;
   const int k = next_candidate(rates, num_sequences, is_routine);
   if (k < 0) return;
+  const double loss = expected_loss(rates, num_sequences, k);
+  if (loss > credit_) return;
   trial_ = k;
   trial_left_ = kTrialSteps;
   rate_before_ = rates[static_cast<std::size_t>(k)];
-  credit_ -= kTrialCost;
+  credit_ -= loss;
   routine_at_ = steps_ + kRoutineInterval;
+}
+
+double DraftPolicy::expected_loss(const Rates& rates, int num_sequences, int k) const {
+  const auto time = [&](int drafts) {
+    return cost_.predict(StepWork::steady(num_sequences, drafts));
+  };
+  const double slower =
+      1.0 - rates[static_cast<std::size_t>(k)] / rates[static_cast<std::size_t>(current_)];
+  return kTrialSteps * time(k) / time(current_) * std::max(kLeastLoss, slower);
 }
 
 // The most promising other length, the little known ones with the benefit of the doubt: a trial

@@ -41,7 +41,11 @@ class DraftPolicy {
   void maybe_start_trial(const Rates& rates, int num_sequences);
   int next_candidate(const Rates& rates, int num_sequences, bool is_routine) const;
 
-  static constexpr double kStartCredit = 48;
+  /// Of a trial of k: the time in which its tokens would not have taken as long, in steps of the
+  /// current length.
+  double expected_loss(const Rates& rates, int num_sequences, int k) const;
+
+  static constexpr double kStartCredit = 12;
 
   int max_draft_;
   int current_ = 0;
@@ -51,7 +55,7 @@ class DraftPolicy {
   int trial_ = 0;                 // the length being tried
   int trial_left_ = 0;            // steps of the running trial
   double rate_before_ = 0;        // of trial_, as expected before the trial
-  double credit_ = kStartCredit;  // steps that trials may still touch
+  double credit_ = kStartCredit;  // steps of the current length that trials may still lose
   std::uint64_t routine_at_ = 0;  // step of the next trial without a special reason
   std::uint64_t steps_ = 0;
   std::uint64_t trial_steps_ = 0;
