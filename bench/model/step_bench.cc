@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../tests/kernels/forwarding_backend.h"
 #include "tandem/core/cpu_features.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
 #include "tandem/kernels/cuda/cuda_backend.h"
@@ -50,74 +51,56 @@ void take_first_core() {
 }
 
 /// Passes every call on and adds up the time of each operation of a step.
-class TimedBackend final : public kernels::Backend {
+class TimedBackend final : public testing::ForwardingBackend {
  public:
-  explicit TimedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  using ForwardingBackend::ForwardingBackend;
 
   /// Microseconds by operation since the last call.
   std::map<std::string_view, double> take_times() { return std::exchange(times_, {}); }
 
-  std::string describe() const override { return inner_->describe(); }
-  core::Status configure(const kernels::Geometry& g) override { return inner_->configure(g); }
-  kernels::KvLayout kv_layout() const override { return inner_->kv_layout(); }
-  core::Result<std::unique_ptr<kernels::Weight>> pack(const kernels::WeightView& view,
-                                                      kernels::WeightRole role,
-                                                      std::string_view name) override {
-    return inner_->pack(view, role, name);
-  }
-  core::Result<Rows> allocate_rows(int max_rows, int cols, kernels::RowSet set) override {
-    return inner_->allocate_rows(max_rows, cols, set);
-  }
-  void read(const Rows& rows, std::span<float> host) override { inner_->read(rows, host); }
-  void write(const Rows& rows, std::span<const float> host) override { inner_->write(rows, host); }
-  void set_slot(int slot, const kernels::SamplingParams& sampling) override {
-    inner_->set_slot(slot, sampling);
-  }
-  kernels::SlotSnapshot read_slot(int slot) override { return inner_->read_slot(slot); }
-
   StepShape begin_step(const kernels::StepPlan& plan) override {
-    return timed("begin_step", [&] { return inner_->begin_step(plan); });
+    return timed("begin_step", [&] { return ForwardingBackend::begin_step(plan); });
   }
   void embed(const kernels::Weight& table, float scale, Rows x) override {
-    timed("embed", [&] { inner_->embed(table, scale, x); });
+    timed("embed", [&] { ForwardingBackend::embed(table, scale, x); });
   }
   void ple_inputs(const kernels::PleInputWeights& w, Rows x, Rows ple) override {
-    timed("ple_inputs", [&] { inner_->ple_inputs(w, x, ple); });
+    timed("ple_inputs", [&] { ForwardingBackend::ple_inputs(w, x, ple); });
   }
   void attention(const kernels::AttentionWeights& w, const kernels::AttentionSpec& spec,
                  Rows x) override {
     const bool is_draft = x.set == kernels::RowSet::kDraft;
     const bool is_full = spec.kind == kernels::AttentionKind::kFull;
     timed(is_draft ? "draft attention" : (is_full ? "attention, full" : "attention, sliding"),
-          [&] { inner_->attention(w, spec, x); });
+          [&] { ForwardingBackend::attention(w, spec, x); });
   }
   void ffn(const kernels::FfnWeights& w, float scale, Rows x) override {
     timed(x.set == kernels::RowSet::kDraft ? "draft ffn" : "ffn",
-          [&] { inner_->ffn(w, scale, x); });
+          [&] { ForwardingBackend::ffn(w, scale, x); });
   }
   void moe(const kernels::MoeWeights& w, float scale, Rows x) override {
-    timed("moe", [&] { inner_->moe(w, scale, x); });
+    timed("moe", [&] { ForwardingBackend::moe(w, scale, x); });
   }
   void ple(const kernels::PleLayerWeights& w, Rows ple, int layer, float scale, Rows x) override {
-    timed("ple", [&] { inner_->ple(w, ple, layer, scale, x); });
+    timed("ple", [&] { ForwardingBackend::ple(w, ple, layer, scale, x); });
   }
   void final_norm(const kernels::Head& head, Rows x, Rows h) override {
-    timed("final_norm", [&] { inner_->final_norm(head, x, h); });
+    timed("final_norm", [&] { ForwardingBackend::final_norm(head, x, h); });
   }
   void logits(const kernels::Head& head, Rows h, Rows out) override {
-    timed("logits", [&] { inner_->logits(head, h, out); });
+    timed("logits", [&] { ForwardingBackend::logits(head, h, out); });
   }
   void verify(const kernels::Head& head, Rows h) override {
-    timed("verify", [&] { inner_->verify(head, h); });
+    timed("verify", [&] { ForwardingBackend::verify(head, h); });
   }
   void draft_input(const kernels::DraftWeights& w, int i, Rows x) override {
-    timed("draft_input", [&] { inner_->draft_input(w, i, x); });
+    timed("draft_input", [&] { ForwardingBackend::draft_input(w, i, x); });
   }
   void draft_head(const kernels::DraftWeights& w, int i, Rows x) override {
-    timed("draft_head", [&] { inner_->draft_head(w, i, x); });
+    timed("draft_head", [&] { ForwardingBackend::draft_head(w, i, x); });
   }
   core::Result<kernels::StepResult> end_step() override {
-    return timed("end_step", [&] { return inner_->end_step(); });
+    return timed("end_step", [&] { return ForwardingBackend::end_step(); });
   }
 
  private:
@@ -131,7 +114,6 @@ class TimedBackend final : public kernels::Backend {
     return f();
   }
 
-  std::unique_ptr<Backend> inner_;
   std::map<std::string_view, double> times_;
 };
 

@@ -7,9 +7,8 @@ namespace {
 
 constexpr double kMargin = 1.04;  // of a better length; step times are known to a few percent
 constexpr int kTrialSteps = 3;
-// What trials may lose: this share of the time, saved up to so many steps.
+// What trials may lose: this share of the time, saved up to kMaxCredit.
 constexpr double kCreditPerStep = 0.008;
-constexpr double kMaxCredit = 12;
 constexpr double kLeastLoss = 0.2;  // share of a trial's time: what is expected may be wrong
 constexpr std::uint64_t kRoutineInterval = 384;
 constexpr double kSurprise = 1.05;     // a trial that went so much better is repeated at once

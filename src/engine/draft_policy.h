@@ -45,7 +45,7 @@ class DraftPolicy {
   /// current length.
   double expected_loss(const Rates& rates, int num_sequences, int k) const;
 
-  static constexpr double kStartCredit = 12;
+  static constexpr double kMaxCredit = 12;
 
   int max_draft_;
   int current_ = 0;
@@ -55,7 +55,7 @@ class DraftPolicy {
   int trial_ = 0;                 // the length being tried
   int trial_left_ = 0;            // steps of the running trial
   double rate_before_ = 0;        // of trial_, as expected before the trial
-  double credit_ = kStartCredit;  // steps of the current length that trials may still lose
+  double credit_ = kMaxCredit;    // steps of the current length that trials may still lose
   std::uint64_t routine_at_ = 0;  // step of the next trial without a special reason
   std::uint64_t steps_ = 0;
   std::uint64_t trial_steps_ = 0;
