@@ -10,6 +10,7 @@
 #include "tandem/app/perf_table.h"
 #include "tandem/app/perf_weights.h"
 #include "tandem/model/config_build.h"
+#include "tandem/model/geometry.h"
 #include "tandem/model/loader.h"
 
 namespace tandem::app {
@@ -129,16 +130,10 @@ std::string bits(const LayerWeights& layer) {
 }  // namespace
 
 kernels::Geometry perf_geometry(const model::ModelConfig& config) {
-  kernels::Geometry g;
+  kernels::Geometry g = model::geometry_of(config, nullptr);
   g.max_sequences = kPerfSequences;
   g.max_rows = kPerfRows;
   g.max_kept_rows = kPerfRows;
-  g.hidden = config.hidden;
-  g.vocab = config.vocab;
-  g.kv_layers = config.kv_layers();
-  g.window = config.window;
-  g.rope_frequencies = config.rope_frequencies;
-  g.rms_eps = config.rms_eps;
   g.kv_memory_bytes = std::size_t{1} << 30;
   return g;
 }

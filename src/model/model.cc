@@ -12,6 +12,7 @@
 #include "tandem/core/checked_math.h"
 #include "tandem/core/log.h"
 #include "tandem/model/gemma4.h"
+#include "tandem/model/geometry.h"
 #include "tandem/model/loader.h"
 #include "tandem/model/memory_plan.h"
 #include "tandem/model/model_files.h"
@@ -74,23 +75,7 @@ core::Result<OpenPair> open_pair(const LoadOptions& options) {
   return pair;
 }
 
-/// Raises the geometry's bounds on products to what the layers of a target or drafter need.
-void bound_products(const ModelConfig& config, kernels::Geometry& geometry) {
-  const auto raise = [&geometry](int inputs, int outputs) {
-    geometry.max_inputs = std::max(geometry.max_inputs, inputs);
-    geometry.max_outputs = std::max(geometry.max_outputs, outputs);
-  };
-  raise(config.hidden, static_cast<int>(config.layers.size()) * config.ple_width);
-  raise(2 * config.backbone_hidden, config.backbone_hidden);  // a drafter's ends
-  raise(config.expert_ffn, 2 * config.expert_ffn);
-  for (const LayerConfig& layer : config.layers) {
-    raise(layer.heads * layer.head_size, (layer.heads + 2 * layer.kv_heads) * layer.head_size);
-    raise(layer.ffn, 2 * layer.ffn);
-  }
-}
-
 core::Result<kernels::Geometry> make_geometry(const LoadOptions& options, const OpenPair& pair) {
-  const ModelConfig& config = pair.target;
   if (options.max_sequences < 1 || options.max_rows < options.max_sequences ||
       options.max_context < 1) {
     return core::invalid_argument(fmt::format(
@@ -98,26 +83,16 @@ core::Result<kernels::Geometry> make_geometry(const LoadOptions& options, const 
         "least 1, and a step has a row for every sequence and at most {}",
         options.max_sequences, options.max_rows, options.max_context, kMaxRows));
   }
-  kernels::Geometry geometry;
+  kernels::Geometry geometry =
+      geometry_of(pair.target, pair.draft_files != nullptr ? &pair.drafter : nullptr);
   geometry.max_sequences = options.max_sequences;
   geometry.max_rows = options.max_rows;
   geometry.max_kept_rows =
       options.max_kept_rows > 0 ? options.max_kept_rows : options.max_sequences * (1 + kMaxDraft);
   geometry.max_kept_rows = std::min(geometry.max_kept_rows, options.max_rows);
-  geometry.hidden = config.hidden;
-  geometry.vocab = config.vocab;
-  geometry.kv_layers = config.kv_layers();
-  geometry.window = config.window;
-  geometry.rope_frequencies = config.rope_frequencies;
-  geometry.suppressed = config.suppressed;
-  geometry.rms_eps = config.rms_eps;
   geometry.kv_memory_bytes = options.kv_memory_bytes;
   geometry.kv_type = options.kv_type;
-  geometry.max_context = std::min(options.max_context, config.max_context);
-  geometry.top_experts = config.experts_per_token;
-  geometry.expert_ffn = config.expert_ffn;
-  bound_products(config, geometry);
-  if (pair.draft_files != nullptr) bound_products(pair.drafter, geometry);
+  geometry.max_context = std::min(options.max_context, geometry.max_context);
   geometry.steps_repeat = true;
   geometry.acceptance = kernels::SyntheticAcceptance::of(options.draft_acceptance);
   return geometry;
