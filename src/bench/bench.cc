@@ -79,6 +79,10 @@ std::optional<DraftCounters> read_counters(const Target& target) {
   return DraftCounters::read(PrometheusText::parse(page->body));
 }
 
+double rate(double amount, double per) {
+  return per > 0.0 ? amount / per : 0.0;
+}
+
 void fill_times(const std::vector<Completed>& completed, BenchReport* report) {
   std::vector<double> ttft, first_event, tpot, latency;
   std::vector<std::pair<double, double>> waiting, decoding;
@@ -105,14 +109,28 @@ void fill_times(const std::vector<Completed>& completed, BenchReport* report) {
   report->tpot_ms = summarize(std::move(tpot));
   report->latency_ms = summarize(std::move(latency));
 
-  const auto rate = [](std::uint64_t tokens, double seconds) {
-    return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
-  };
-  report->prefill_tokens_per_s = rate(report->prompt_tokens, report->wall_s);
-  report->decode_tokens_per_s = rate(report->completion_tokens, report->wall_s);
   report->prefill_phase_tokens_per_s =
-      rate(report->prompt_tokens, covered_time(std::move(waiting)));
-  report->decode_phase_tokens_per_s = rate(decoded, covered_time(std::move(decoding)));
+      rate(static_cast<double>(report->prompt_tokens), covered_time(std::move(waiting)));
+  report->decode_phase_tokens_per_s =
+      rate(static_cast<double>(decoded), covered_time(std::move(decoding)));
+}
+
+/// Tokens of cut requests, by the bytes a token of the completed ones had.
+void estimate_cut(const Observations& seen, BenchReport* report) {
+  double prompt_bytes = 0.0, text_bytes = 0.0, cut_prompt_bytes = 0.0, cut_text_bytes = 0.0;
+  for (const Completed& request : seen.completed) {
+    prompt_bytes += static_cast<double>(request.prompt_bytes);
+    text_bytes += static_cast<double>(request.text_bytes);
+  }
+  for (const Cut& request : seen.cut) {
+    if (!request.has_begun) continue;
+    cut_prompt_bytes += static_cast<double>(request.prompt_bytes);
+    cut_text_bytes += static_cast<double>(request.text_bytes);
+  }
+  report->cut_prompt_tokens =
+      cut_prompt_bytes * rate(static_cast<double>(report->prompt_tokens), prompt_bytes);
+  report->cut_completion_tokens =
+      cut_text_bytes * rate(static_cast<double>(report->completion_tokens), text_bytes);
 }
 
 BenchReport make_report(const BenchOptions& options, const Target& target, Observations seen) {
@@ -121,13 +139,18 @@ BenchReport make_report(const BenchOptions& options, const Target& target, Obser
   report.model = target.model;
   report.asked = seen.asked;
   report.completed = static_cast<int>(seen.completed.size());
-  report.cancelled = seen.cancelled;
+  report.cancelled = static_cast<int>(seen.cut.size());
   report.errors_by_kind = std::move(seen.errors_by_kind);
   report.error_examples = std::move(seen.error_examples);
   report.finish_reasons = std::move(seen.finish_reasons);
   report.wall_s = seen.wall_s;
   report.is_cut_short = seen.is_cut_short;
   fill_times(seen.completed, &report);
+  estimate_cut(seen, &report);
+  report.prefill_tokens_per_s =
+      rate(static_cast<double>(report.prompt_tokens) + report.cut_prompt_tokens, report.wall_s);
+  report.decode_tokens_per_s = rate(
+      static_cast<double>(report.completion_tokens) + report.cut_completion_tokens, report.wall_s);
   if (seen.peak_memory_bytes > 0) {
     report.peak_memory_bytes = seen.peak_memory_bytes;
     report.peak_memory_source = options.pid > 0 ? "pid" : "metrics";

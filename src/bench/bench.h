@@ -36,7 +36,9 @@ struct BenchOptions {
 
 /// What was measured. Times are of completed requests only. A request is completed when its stream
 /// ended in order and reported its usage; otherwise it is an error of one kind, or was cancelled
-/// at the end of the duration: asked = completed + errors + cancelled.
+/// at the end of the duration: asked = completed + errors + cancelled. A slow server has more of
+/// its work in cancelled requests than a fast one, so that their tokens count, too: as many as
+/// completed requests had for as much text.
 struct BenchReport {
   std::string url, model;
   int asked = 0, completed = 0, cancelled = 0;
@@ -46,8 +48,10 @@ struct BenchReport {
   double wall_s = 0.0;        ///< first send to last answer (or to the end of the duration)
   bool is_cut_short = false;  ///< the time was over, or it was interrupted
   std::uint64_t prompt_tokens = 0, completion_tokens = 0;  ///< from usage
+  /// Estimates for cancelled requests: of prompts whose answer had begun, and of answers.
+  double cut_prompt_tokens = 0.0, cut_completion_tokens = 0.0;
 
-  /// Aggregates: tokens / wall_s.
+  /// Aggregates: tokens, those of cancelled requests included, / wall_s.
   double prefill_tokens_per_s = 0.0, decode_tokens_per_s = 0.0;
   /// Phase rates: prompt tokens / time in which at least one request waited for its first content;
   /// tokens after the first / time in which at least one request was past its first content.

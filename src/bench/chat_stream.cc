@@ -1,5 +1,6 @@
 #include "tandem/bench/chat_stream.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include "tandem/bench/json_util.h"
@@ -9,11 +10,14 @@ namespace {
 
 namespace json = boost::json;
 
-/// Whether the delta of a choice carries generated tokens of any kind.
-bool has_content(const json::value* delta) {
-  for (const std::string_view key : {"content", "reasoning_content", "reasoning"}) {
-    if (!as_text(member(delta, key)).empty()) return true;
-  }
+/// Bytes of text in the delta of a choice; some servers send their reasoning under both names.
+std::size_t count_text(const json::value* delta) {
+  const std::size_t reasoning = std::max(as_text(member(delta, "reasoning_content")).size(),
+                                         as_text(member(delta, "reasoning")).size());
+  return as_text(member(delta, "content")).size() + reasoning;
+}
+
+bool has_call(const json::value* delta) {
   const json::value* calls = member(delta, "tool_calls");
   return calls != nullptr && calls->is_array() && !calls->get_array().empty();
 }
@@ -47,7 +51,10 @@ void ChatStream::on_event(std::string_view data, double now) {
   const json::value* choices = member(&event, "choices");
   if (choices != nullptr && choices->is_array() && !choices->get_array().empty()) {
     const json::value* choice = &choices->get_array().front();
-    const bool is_content = has_content(member(choice, "delta"));
+    const json::value* delta = member(choice, "delta");
+    const std::size_t bytes = count_text(delta);
+    const bool is_content = bytes > 0 || has_call(delta);
+    text_bytes_ += bytes;
     const std::string_view reason = as_text(member(choice, "finish_reason"));
     if (is_content && !first_content_at_) first_content_at_ = now;
     if (is_content || !reason.empty()) end_at_ = now;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ class ChatStream {
   std::optional<double> first_event_at() const { return first_event_at_; }
   /// First chunk with text, reasoning or a tool call; role-only and empty chunks do not count.
   std::optional<double> first_content_at() const { return first_content_at_; }
+  /// Bytes of text and reasoning so far.
+  std::size_t text_bytes() const { return text_bytes_; }
   /// The finish reason's chunk, or the last content before it has come.
   std::optional<double> end_at() const { return end_at_; }
   const std::string& finish_reason() const { return finish_reason_; }  ///< empty: none yet
@@ -40,6 +43,7 @@ class ChatStream {
 
   net::SseReader reader_;
   std::optional<double> first_event_at_, first_content_at_, end_at_;
+  std::size_t text_bytes_ = 0;
   std::string finish_reason_, error_;
   std::optional<Usage> usage_;
   std::optional<DraftTimings> draft_timings_;

@@ -83,11 +83,14 @@ Observations LoadRun::run() {
   client_->run();
   if (options_.pid > 0) sample_memory();
   progress_.show({now(), options_.duration_s, static_cast<int>(seen_.completed.size()),
-                  static_cast<int>(prompts_.size()), running_, errors_, completion_tokens_});
+                  static_cast<int>(prompts_.size()), num_running(), errors_, completion_tokens_});
   progress_.finish();
-  seen_.cancelled = running_;
-  // Cancelled requests ran until the end of the time; else the last answer ended the run.
-  seen_.wall_s = running_ > 0 ? now() : last_answer_at_;
+  for (const auto& request : running_) {
+    seen_.cut.push_back({request->stream.first_content_at().has_value(), request->prompt_bytes,
+                         request->stream.text_bytes()});
+  }
+  // Cut requests ran until the end of the time; else the last answer ended the run.
+  seen_.wall_s = running_.empty() ? last_answer_at_ : now();
   client_.reset();  // closes the connections of cancelled requests
   return std::move(seen_);
 }
@@ -105,9 +108,11 @@ std::string LoadRun::request_body(const std::string& prompt) const {
 
 void LoadRun::send_next() {
   if (is_stopping_ || next_prompt_ >= prompts_.size()) return;
+  const std::string& prompt = prompts_[next_prompt_++];
   auto request = std::make_shared<InFlight>();
+  request->prompt_bytes = prompt.size();
   net::HttpRequest http =
-      make_request(target_, "POST", "/v1/chat/completions", request_body(prompts_[next_prompt_++]));
+      make_request(target_, "POST", "/v1/chat/completions", request_body(prompt));
   net::HttpClient::Callbacks callbacks;
   callbacks.on_data = [this, request](std::string_view data) {
     request->stream.feed(data, now());
@@ -116,7 +121,7 @@ void LoadRun::send_next() {
     on_done(request, response);
   };
   ++seen_.asked;
-  ++running_;
+  running_.insert(request);
   request->sent_at = now();
   client_->send(target_.url, std::move(http), to_milliseconds(options_.timeout_s),
                 std::move(callbacks));
@@ -124,7 +129,7 @@ void LoadRun::send_next() {
 
 void LoadRun::on_done(const std::shared_ptr<InFlight>& request,
                       const core::Result<net::ClientResponse>& response) {
-  --running_;
+  running_.erase(request);
   last_answer_at_ = now();
   const ChatStream& stream = request->stream;
   if (!response.ok()) {
@@ -145,10 +150,11 @@ void LoadRun::on_done(const std::shared_ptr<InFlight>& request,
       seen_.draft_timings.accepted += drafts->accepted;
     }
     seen_.completed.push_back({request->sent_at, stream.first_event_at(), stream.first_content_at(),
-                               *stream.end_at(), *stream.usage()});
+                               *stream.end_at(), *stream.usage(), request->prompt_bytes,
+                               stream.text_bytes()});
   }
   send_next();
-  if (running_ == 0) client_->stop();  // a poll of /metrics may still be on its way
+  if (running_.empty()) client_->stop();  // a poll of /metrics may still be on its way
 }
 
 void LoadRun::on_error(std::string kind, std::string message) {
@@ -165,7 +171,7 @@ void LoadRun::on_tick() {
     client_->stop();
   }
   progress_.show({now(), options_.duration_s, static_cast<int>(seen_.completed.size()),
-                  static_cast<int>(prompts_.size()), running_, errors_, completion_tokens_});
+                  static_cast<int>(prompts_.size()), num_running(), errors_, completion_tokens_});
 }
 
 void LoadRun::sample_memory() {

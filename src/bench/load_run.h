@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,12 +35,20 @@ struct Completed {
   std::optional<double> first_event_at, first_content_at;
   double end_at = 0.0;
   ChatStream::Usage usage;
+  std::size_t prompt_bytes = 0, text_bytes = 0;
+};
+
+/// One request that the end of the time cut off.
+struct Cut {
+  bool has_begun = false;  ///< its first content has come
+  std::size_t prompt_bytes = 0, text_bytes = 0;
 };
 
 /// Everything that a run observed.
 struct Observations {
   std::vector<Completed> completed;
-  int asked = 0, cancelled = 0;
+  std::vector<Cut> cut;
+  int asked = 0;
   std::map<std::string, int> errors_by_kind;
   std::map<std::string, std::string> error_examples;
   std::map<std::string, int> finish_reasons;
@@ -62,10 +71,12 @@ class LoadRun {
  private:
   struct InFlight {
     double sent_at = 0.0;
+    std::size_t prompt_bytes = 0;
     ChatStream stream;
   };
 
   double now() const;
+  int num_running() const { return static_cast<int>(running_.size()); }
   void send_next();
   void on_done(const std::shared_ptr<InFlight>& request,
                const core::Result<net::ClientResponse>& response);
@@ -82,7 +93,7 @@ class LoadRun {
   Progress progress_;
   Observations seen_;
   std::size_t next_prompt_ = 0;
-  int running_ = 0;
+  std::set<std::shared_ptr<InFlight>> running_;
   int errors_ = 0;
   double completion_tokens_ = 0.0;
   double last_answer_at_ = 0.0;

@@ -61,9 +61,10 @@ std::string to_table(const BenchReport& report) {
   std::string out = line("server", fmt::format("{}, model {}", report.url, report.model));
   out += line("completed / asked", fmt::format("{} / {}", report.completed, report.asked));
   if (report.cancelled > 0) {
-    out += line("cancelled",
-                fmt::format("{} (running when the time was over; their tokens do not count)",
-                            report.cancelled));
+    out +=
+        line("cancelled",
+             fmt::format("{} (running when the time was over; about {:.0f} tokens of theirs count)",
+                         report.cancelled, report.cut_completion_tokens));
   }
   out += line("errors", fmt::format("{}", report.errors()));
   for (const auto& [kind, count] : report.errors_by_kind) {
@@ -111,6 +112,8 @@ std::string to_json(const BenchReport& report) {
   out["is_cut_short"] = report.is_cut_short;
   out["prompt_tokens"] = report.prompt_tokens;
   out["completion_tokens"] = report.completion_tokens;
+  out["cut_prompt_tokens"] = report.cut_prompt_tokens;
+  out["cut_completion_tokens"] = report.cut_completion_tokens;
   out["prefill_phase_tokens_per_s"] = report.prefill_phase_tokens_per_s;
   out["decode_phase_tokens_per_s"] = report.decode_phase_tokens_per_s;
   out["first_event_ms"] = to_value(report.first_event_ms);

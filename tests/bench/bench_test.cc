@@ -224,6 +224,10 @@ TEST_F(Bench, CancelsWhatRunsWhenTheTimeIsOver) {
   std::vector<std::shared_ptr<Responder>> held;
   ScriptedServer server([&](int n, const HttpRequest&, std::shared_ptr<Responder> responder) {
     if (n < 6) return stream_answer(*responder, 3);
+    if (n > 6) {  // three of the four have begun
+      responder->start_stream(200, {});
+      responder->write(event(R"({"choices":[{"delta":{"content":"a b c d e f"}}]})"));
+    }
     held.push_back(std::move(responder));
   });
   BenchOptions asked = options(server);
@@ -236,6 +240,11 @@ TEST_F(Bench, CancelsWhatRunsWhenTheTimeIsOver) {
   EXPECT_EQ(report->errors(), 0);
   EXPECT_TRUE(report->is_cut_short);
   EXPECT_GE(report->wall_s, 0.6);
+  // 3 tokens for the 7 bytes of a completed answer, 10 for the 8 of its prompt.
+  EXPECT_NEAR(report->cut_completion_tokens, 3 * 11 * 3 / 7.0, 1e-9);
+  EXPECT_NEAR(report->cut_prompt_tokens, 30, 1e-9);
+  EXPECT_NEAR(report->decode_tokens_per_s * report->wall_s, 18 + 3 * 11 * 3 / 7.0, 1e-6);
+  EXPECT_NEAR(report->prefill_tokens_per_s * report->wall_s, 60 + report->cut_prompt_tokens, 1e-6);
   EXPECT_THAT(to_table(*report), HasSubstr("cancelled"));
 }
 
