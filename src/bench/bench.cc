@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <utility>
 
@@ -83,11 +84,10 @@ double rate(double amount, double per) {
   return per > 0.0 ? amount / per : 0.0;
 }
 
-void fill_times(const std::vector<Completed>& completed, BenchReport* report) {
+/// What each of the completed requests had.
+void fill_times(const std::vector<Answer>& completed, BenchReport* report) {
   std::vector<double> ttft, first_event, tpot, latency;
-  std::vector<std::pair<double, double>> waiting, decoding;
-  std::uint64_t decoded = 0;
-  for (const Completed& request : completed) {
+  for (const Answer& request : completed) {
     const std::uint64_t n = request.usage.completion_tokens;
     report->prompt_tokens += request.usage.prompt_tokens;
     report->completion_tokens += n;
@@ -95,42 +95,58 @@ void fill_times(const std::vector<Completed>& completed, BenchReport* report) {
     if (request.first_event_at) {
       first_event.push_back((*request.first_event_at - request.sent_at) * 1000.0);
     }
-    waiting.emplace_back(request.sent_at, request.first_content_at.value_or(request.end_at));
     if (!request.first_content_at) continue;  // it stopped before any text
     ttft.push_back((*request.first_content_at - request.sent_at) * 1000.0);
     if (n < 2) continue;
     const double decode_s = request.end_at - *request.first_content_at;
     tpot.push_back(decode_s * 1000.0 / static_cast<double>(n - 1));
-    decoding.emplace_back(*request.first_content_at, request.end_at);
-    decoded += n - 1;
   }
   report->ttft_ms = summarize(std::move(ttft));
   report->first_event_ms = summarize(std::move(first_event));
   report->tpot_ms = summarize(std::move(tpot));
   report->latency_ms = summarize(std::move(latency));
-
-  report->prefill_phase_tokens_per_s =
-      rate(static_cast<double>(report->prompt_tokens), covered_time(std::move(waiting)));
-  report->decode_phase_tokens_per_s =
-      rate(static_cast<double>(decoded), covered_time(std::move(decoding)));
 }
 
 /// Tokens of cut requests, by the bytes a token of the completed ones had.
 void estimate_cut(const Observations& seen, BenchReport* report) {
-  double prompt_bytes = 0.0, text_bytes = 0.0, cut_prompt_bytes = 0.0, cut_text_bytes = 0.0;
-  for (const Completed& request : seen.completed) {
-    prompt_bytes += static_cast<double>(request.prompt_bytes);
-    text_bytes += static_cast<double>(request.text_bytes);
+  std::size_t prompt_bytes = 0, text_bytes = 0, cut_prompt_bytes = 0, cut_text_bytes = 0;
+  for (const Answer& request : seen.completed) {
+    prompt_bytes += request.prompt_bytes;
+    text_bytes += request.text_bytes;
   }
-  for (const Cut& request : seen.cut) {
-    if (!request.has_begun) continue;
-    cut_prompt_bytes += static_cast<double>(request.prompt_bytes);
-    cut_text_bytes += static_cast<double>(request.text_bytes);
+  for (const Answer& request : seen.cut) {
+    if (request.first_content_at) cut_prompt_bytes += request.prompt_bytes;
+    cut_text_bytes += request.text_bytes;
   }
-  report->cut_prompt_tokens =
-      cut_prompt_bytes * rate(static_cast<double>(report->prompt_tokens), prompt_bytes);
-  report->cut_completion_tokens =
-      cut_text_bytes * rate(static_cast<double>(report->completion_tokens), text_bytes);
+  const auto estimate = [](std::uint64_t tokens, std::size_t bytes, std::size_t cut_bytes) {
+    return static_cast<double>(cut_bytes) *
+           rate(static_cast<double>(tokens), static_cast<double>(bytes));
+  };
+  report->cut_prompt_tokens = estimate(report->prompt_tokens, prompt_bytes, cut_prompt_bytes);
+  report->cut_completion_tokens = estimate(report->completion_tokens, text_bytes, cut_text_bytes);
+}
+
+/// Needs the counts of tokens.
+void fill_rates(const Observations& seen, BenchReport* report) {
+  std::vector<std::pair<double, double>> waiting, decoding;
+  std::uint64_t first_tokens = 0;
+  for (const std::vector<Answer>* answers : {&seen.completed, &seen.cut}) {
+    for (const Answer& request : *answers) {
+      waiting.emplace_back(request.sent_at, request.first_content_at.value_or(request.end_at));
+      if (!request.first_content_at) continue;
+      decoding.emplace_back(*request.first_content_at, request.end_at);
+      ++first_tokens;
+    }
+  }
+  const double prompt = static_cast<double>(report->prompt_tokens) + report->cut_prompt_tokens;
+  const double completion =
+      static_cast<double>(report->completion_tokens) + report->cut_completion_tokens;
+  report->prefill_tokens_per_s = rate(prompt, report->wall_s);
+  report->decode_tokens_per_s = rate(completion, report->wall_s);
+  report->prefill_phase_tokens_per_s = rate(prompt, covered_time(std::move(waiting)));
+  report->decode_phase_tokens_per_s =
+      rate(std::max(0.0, completion - static_cast<double>(first_tokens)),
+           covered_time(std::move(decoding)));
 }
 
 BenchReport make_report(const BenchOptions& options, const Target& target, Observations seen) {
@@ -147,16 +163,13 @@ BenchReport make_report(const BenchOptions& options, const Target& target, Obser
   report.is_cut_short = seen.is_cut_short;
   fill_times(seen.completed, &report);
   estimate_cut(seen, &report);
-  report.prefill_tokens_per_s =
-      rate(static_cast<double>(report.prompt_tokens) + report.cut_prompt_tokens, report.wall_s);
-  report.decode_tokens_per_s = rate(
-      static_cast<double>(report.completion_tokens) + report.cut_completion_tokens, report.wall_s);
+  fill_rates(seen, &report);
   if (seen.peak_memory_bytes > 0) {
     report.peak_memory_bytes = seen.peak_memory_bytes;
     report.peak_memory_source = options.pid > 0 ? "pid" : "metrics";
   }
   std::uint64_t tokens_after_first = 0;
-  for (const Completed& request : seen.completed) {
+  for (const Answer& request : seen.completed) {
     const std::uint64_t n = request.usage.completion_tokens;
     tokens_after_first += n > 0 ? n - 1 : 0;
   }

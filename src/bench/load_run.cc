@@ -85,12 +85,9 @@ Observations LoadRun::run() {
   progress_.show({now(), options_.duration_s, static_cast<int>(seen_.completed.size()),
                   static_cast<int>(prompts_.size()), num_running(), errors_, completion_tokens_});
   progress_.finish();
-  for (const auto& request : running_) {
-    seen_.cut.push_back({request->stream.first_content_at().has_value(), request->prompt_bytes,
-                         request->stream.text_bytes()});
-  }
   // Cut requests ran until the end of the time; else the last answer ended the run.
   seen_.wall_s = running_.empty() ? last_answer_at_ : now();
+  for (const auto& request : running_) seen_.cut.push_back(answer_of(*request, seen_.wall_s));
   client_.reset();  // closes the connections of cancelled requests
   return std::move(seen_);
 }
@@ -149,12 +146,22 @@ void LoadRun::on_done(const std::shared_ptr<InFlight>& request,
       seen_.draft_timings.drafted += drafts->drafted;
       seen_.draft_timings.accepted += drafts->accepted;
     }
-    seen_.completed.push_back({request->sent_at, stream.first_event_at(), stream.first_content_at(),
-                               *stream.end_at(), *stream.usage(), request->prompt_bytes,
-                               stream.text_bytes()});
+    seen_.completed.push_back(answer_of(*request, *stream.end_at()));
+    seen_.completed.back().usage = *stream.usage();
   }
   send_next();
   if (running_.empty()) client_->stop();  // a poll of /metrics may still be on its way
+}
+
+Answer LoadRun::answer_of(const InFlight& request, double end_at) {
+  const ChatStream& stream = request.stream;
+  return {request.sent_at,
+          stream.first_event_at(),
+          stream.first_content_at(),
+          end_at,
+          request.prompt_bytes,
+          stream.text_bytes(),
+          {}};
 }
 
 void LoadRun::on_error(std::string kind, std::string message) {

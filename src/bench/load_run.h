@@ -29,25 +29,19 @@ struct Target {
 net::HttpRequest make_request(const Target& target, std::string method, std::string path,
                               std::string body);
 
-/// One request that ended in order. Times in seconds from the start of the run.
-struct Completed {
+/// One request whose answer ended in order or was cut off by the end of the time. Times in seconds
+/// from the start of the run.
+struct Answer {
   double sent_at = 0.0;
   std::optional<double> first_event_at, first_content_at;
   double end_at = 0.0;
-  ChatStream::Usage usage;
   std::size_t prompt_bytes = 0, text_bytes = 0;
-};
-
-/// One request that the end of the time cut off.
-struct Cut {
-  bool has_begun = false;  ///< its first content has come
-  std::size_t prompt_bytes = 0, text_bytes = 0;
+  ChatStream::Usage usage;  ///< of an answer that ended
 };
 
 /// Everything that a run observed.
 struct Observations {
-  std::vector<Completed> completed;
-  std::vector<Cut> cut;
+  std::vector<Answer> completed, cut;
   int asked = 0;
   std::map<std::string, int> errors_by_kind;
   std::map<std::string, std::string> error_examples;
@@ -80,6 +74,7 @@ class LoadRun {
   void send_next();
   void on_done(const std::shared_ptr<InFlight>& request,
                const core::Result<net::ClientResponse>& response);
+  static Answer answer_of(const InFlight& request, double end_at);
   void on_error(std::string kind, std::string message);
   void on_tick();
   void sample_memory();
