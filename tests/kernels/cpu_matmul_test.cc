@@ -165,10 +165,11 @@ std::vector<float> multiply(const MatmulKernels& kernels, const PackedMatrix& w,
                         buffer, r);
   }
   const Activations a = buffer.rows(0, x.data(), cols);
-  // In two pieces, as two members of a team would.
-  const int cut = w.panels() / 2;
-  kernels.matmul(w, a, rows, 0, cut, padded.data(), ld);
+  // In two pieces, as two members of a team would; the first is of an odd number of panels and
+  // comes last, so that what it wrote past its end would stay.
+  const int cut = std::min(w.panels() / 2 | 1, w.panels());
   kernels.matmul(w, a, rows, cut, w.panels(), padded.data(), ld);
+  kernels.matmul(w, a, rows, 0, cut, padded.data(), ld);
   std::vector<float> y;
   for (int r = 0; r < rows; ++r) {
     const auto begin = padded.begin() + r * ld;

@@ -49,9 +49,9 @@ constexpr auto kQ6KOrder = [] {
   for (std::size_t half = 0; half < 2; ++half) {
     const std::size_t first = 26 * half;
     for (std::size_t i = 0; i < 8; ++i) {
-      order[32 + 8 * half + i] = static_cast<std::uint8_t>(first + 2 + 2 * i);
-      order[16 * half + i] = static_cast<std::uint8_t>(first + 3 + 2 * i);
-      order[16 * half + 8 + i] = static_cast<std::uint8_t>(first + 18 + i);
+      order[32 + 8 * half + i] = static_cast<std::uint8_t>(first + 2 + 3 * i);
+      order[16 * half + i] = static_cast<std::uint8_t>(first + 3 + 3 * i);
+      order[16 * half + 8 + i] = static_cast<std::uint8_t>(first + 4 + 3 * i);
     }
     for (std::size_t i = 0; i < 2; ++i) {
       order[48 + 2 * half + i] = static_cast<std::uint8_t>(first + i);

@@ -24,6 +24,9 @@ struct Avx2Codes : Avx2Lanes {
   static constexpr int kPanels = 1;
   static constexpr bool kUnsignedCodes = false;
   static constexpr int kScratchColumns = 512;
+  /// Up to so many rows sum the groups that share vectors side by side;
+  /// none where products gather in 16 bits first.
+  static constexpr int kRowsOfTogether = 0;
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;
@@ -158,8 +161,6 @@ struct Avx2Codes : Avx2Lanes {
     const __m256i ones = _mm256_set1_epi16(1);
     return add_i32(acc, {_mm256_madd_epi16(a.lo, ones), _mm256_madd_epi16(a.hi, ones)});
   }
-
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
   // ---- quantization of activations, 16 at a time
 

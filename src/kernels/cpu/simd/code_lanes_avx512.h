@@ -21,6 +21,8 @@ struct Avx512Codes : Avx512Lanes {
   static constexpr int kPanels = 2;
   static constexpr bool kUnsignedCodes = true;  // vpdpbusd: u8 codes times s8 activations
   static constexpr int kScratchColumns = 1024;  // decoded at once: 40 KiB
+  /// Up to so many rows sum the groups that share vectors side by side.
+  static constexpr int kRowsOfTogether = 1;
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;
@@ -132,8 +134,6 @@ struct Avx512Codes : Avx512Lanes {
     const __m128i pairs = _mm_add_epi32(quads, _mm_shuffle_epi32(quads, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32(pairs, 0xb1)));
   }
-
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 };
 
 }  // namespace tandem::kernels::cpu

@@ -23,6 +23,8 @@ struct NeonCodes : NeonLanes {
   static constexpr int kPanels = 1;
   static constexpr bool kUnsignedCodes = false;
   static constexpr int kScratchColumns = 512;
+  /// Up to so many rows sum the groups that share vectors side by side; unmeasured.
+  static constexpr int kRowsOfTogether = 0;
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;
@@ -150,8 +152,6 @@ struct NeonCodes : NeonLanes {
   static I32 dot(I32 acc, Bytes codes, Quad a) {
     return words([&](int i) { return vdotq_s32(acc.v[i], vreinterpretq_s8_u8(codes.v[i]), a); });
   }
-
-  static void prefetch(const void* p) { __builtin_prefetch(p); }
 
   // ---- quantization of activations, 16 at a time
 

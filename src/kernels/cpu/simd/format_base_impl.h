@@ -17,6 +17,7 @@
 //   kCodeMax     largest code
 //   kHalves      true: scales per 16 columns; else per 32
 //   kMins        true: has minima
+//   kTogether    neighbouring groups that lie in the same vectors; divides kGroups
 // and is constructed at a section of a block of a panel. For group G of that section:
 //   codes<G, S>()       the codes of columns 4S .. 4S + 3
 //   kHalves == false:   scale<G>() = d * scale, min<G>() = dmin * min, exact products
@@ -47,6 +48,7 @@ struct Format;
 template <class L>
 class FormatBase {
  public:
+  static constexpr int kTogether = 1;
   using F32 = typename L::F32;
   using I32 = typename L::I32;
   using Bytes = typename L::Bytes;

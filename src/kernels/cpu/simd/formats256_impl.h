@@ -66,6 +66,7 @@ class FormatScaleMin : public Format256<L, kVectorCount> {
 
 template <class L>
 struct Format<L, core::DType::kQ4_K> : FormatScaleMin<L, 36> {
+  static constexpr int kTogether = 2;
   static constexpr int kCodeMax = 15;
   using FormatScaleMin<L, 36>::FormatScaleMin;
   template <int G, int S>
@@ -78,6 +79,7 @@ struct Format<L, core::DType::kQ4_K> : FormatScaleMin<L, 36> {
 /// columns in 5, 7 .. 19, of the others in 20..43.
 template <class L>
 struct Format<L, core::DType::kQ5_K> : FormatScaleMin<L, 44> {
+  static constexpr int kTogether = 2;
   static constexpr int kCodeMax = 31;
   using FormatScaleMin<L, 44>::FormatScaleMin;
   template <int G, int S>
@@ -90,10 +92,11 @@ struct Format<L, core::DType::kQ5_K> : FormatScaleMin<L, 44> {
   }
 };
 
-/// 26 vectors a section: int8 scales in 0 and 1, upper two bits in 2, 4 .. 16, nibbles of columns
-/// 0..31 and 64..95 in 3, 5 .. 17, of the others in 18..25.
+/// 26 vectors a section: int8 scales in 0 and 1, upper two bits in 2, 5 .. 23, nibbles of columns
+/// 0..31 and 64..95 in 3, 6 .. 24, of the others in 4, 7 .. 25.
 template <class L>
 struct Format<L, core::DType::kQ6_K> : Format256<L, 52> {
+  static constexpr int kTogether = 4;
   static constexpr bool kSide = true;
   static constexpr bool kHalves = true;
   static constexpr bool kMins = false;
@@ -105,10 +108,9 @@ struct Format<L, core::DType::kQ6_K> : Format256<L, 52> {
   TANDEM_INLINE Format(const BlockPointer& p, int section) : Format256<L, 52>(p, section) {}
   template <int G, int S>
   TANDEM_INLINE Bytes codes() const {
-    const int first = 26 * this->section_;
-    const int nibble = first + (G % 2 == 0 ? 3 + 2 * S : 18 + S);
-    return L::either(this->template nibbles<(G >= 2)>(nibble),
-                     L::template bits<2 * G - 4, 48>(this->vector(first + 2 + 2 * S)));
+    const int upper = 26 * this->section_ + 2 + 3 * S;
+    return L::either(this->template nibbles<(G >= 2)>(upper + 1 + G % 2),
+                     L::template bits<2 * G - 4, 48>(this->vector(upper)));
   }
   template <int G, int H>
   TANDEM_INLINE F32 half_scale() const {

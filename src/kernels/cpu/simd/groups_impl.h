@@ -5,13 +5,11 @@
 #include <utility>
 
 #include "tandem/kernels/cpu/panel.h"
-#include "tandem/kernels/cpu/simd/format_base_impl.h"
+#include "tandem/kernels/cpu/simd/group_sources_impl.h"
 #include "tandem/kernels/cpu/simd/row_block_impl.h"
 
 // The routine that does all the work of a product with int8 activations: 32 columns of R rows by P
-// panels. It takes its codes from packed panels, decoded in registers (few rows: every byte is used
-// once or a few times), or from a scratch of decoded panels in the first-level cache (many rows:
-// decoded once for all). The arithmetic is that of matmul_scalar.cc.
+// panels. The arithmetic is that of matmul_scalar.cc.
 
 namespace tandem::kernels::cpu {
 
@@ -21,105 +19,17 @@ constexpr int log2_of(int power) {
   return n;
 }
 
-/// What decides the arithmetic of a format once its codes are decoded; formats that agree in it
-/// share their kernels.
-template <bool kWithHalves, bool kWithMins, int kCodeBias, int kLargestCode>
-struct CodeClass {
-  static constexpr bool kHalves = kWithHalves;
-  static constexpr bool kMins = kWithMins;
-  static constexpr int kBias = kCodeBias;
-  static constexpr int kCodeMax = kLargestCode;
-};
-
 template <class L>
-struct Groups {
-  using F32 = typename L::F32;
-  using I32 = typename L::I32;
-  using Bytes = typename L::Bytes;
-  static constexpr int P = L::kPanels;
+struct Groups : GroupSources<L> {
+  using Sources = GroupSources<L>;
+  using Sources::P;
+  using typename Sources::Bytes;
+  using typename Sources::F32;
+  using typename Sources::I32;
   template <class F>
-  using ClassOf = CodeClass<F::kHalves, F::kMins, F::kBias, L::code_max(F::kCodeMax)>;
-
-  // ---- where codes and scales of a group come from
-
-  /// Group G of P packed blocks.
+  using ClassOf = typename Sources::template ClassOf<F>;
   template <class F, int G>
-  struct PackedGroup {
-    const F (&blocks)[2];
-    const std::uint8_t* ahead[2];  ///< what the panels need soon
-
-    template <int S>
-    TANDEM_INLINE Bytes codes(int p) const {
-      // One vector a step, so that the misses never fill the queue of the cache.
-      if constexpr ((8 * G + S) * kVectorBytes < F::kSectionBytes) {
-        L::prefetch(ahead[p] + (8 * G + S) * kVectorBytes);
-      }
-      return blocks[p].template codes<G, S>();
-    }
-    TANDEM_INLINE F32 scale(int p) const { return blocks[p].template scale<G>(); }
-    TANDEM_INLINE F32 min(int p) const { return blocks[p].template min<G>(); }
-    template <int H>
-    TANDEM_INLINE F32 half_scale(int p) const {
-      return blocks[p].template half_scale<G, H>();
-    }
-    template <int H>
-    TANDEM_INLINE F32 half_min(int p) const {
-      return blocks[p].template half_min<G, H>();
-    }
-    TANDEM_INLINE F32 d(int p) const { return blocks[p].d(); }
-    TANDEM_INLINE F32 dmin(int p) const { return blocks[p].dmin(); }
-  };
-
-  /// A group decoded by unpack_group: for each panel 8 vectors of codes and the scales as f32.
-  template <class C>
-  struct DecodedGroup {
-    static constexpr int kScales = (C::kHalves ? 3 : 1) * (C::kMins ? 2 : 1);
-    static constexpr int kPanelBytes = (8 + kScales) * kVectorBytes;
-    static constexpr int kBytes = P * kPanelBytes;
-    std::uint8_t* data;
-
-    template <int S>
-    TANDEM_INLINE Bytes codes(int p) const {
-      return L::load_bytes(data + p * kPanelBytes + S * kVectorBytes);
-    }
-    TANDEM_INLINE float* scales(int p, int i) const {
-      return reinterpret_cast<float*>(data + p * kPanelBytes + (8 + i) * kVectorBytes);
-    }
-    TANDEM_INLINE F32 scale(int p) const { return L::load(scales(p, 0)); }
-    TANDEM_INLINE F32 min(int p) const { return L::load(scales(p, 1)); }
-    template <int H>
-    TANDEM_INLINE F32 half_scale(int p) const {
-      return L::load(scales(p, H));
-    }
-    TANDEM_INLINE F32 d(int p) const { return L::load(scales(p, 2)); }
-    template <int H>
-    TANDEM_INLINE F32 half_min(int p) const {
-      return L::load(scales(p, 3 + H));
-    }
-    TANDEM_INLINE F32 dmin(int p) const { return L::load(scales(p, 5)); }
-  };
-
-  template <class C, class Source>
-  TANDEM_INLINE static void decode_group(const Source& from, const DecodedGroup<C>& to, int p) {
-    unroll(UpTo<8>(), [&]<int S>() TANDEM_INLINED {
-      L::store_bytes(to.data + p * to.kPanelBytes + S * kVectorBytes, from.template codes<S>(p));
-    });
-    if constexpr (C::kHalves) {
-      L::store(to.scales(p, 0), from.template half_scale<0>(p));
-      L::store(to.scales(p, 1), from.template half_scale<1>(p));
-      L::store(to.scales(p, 2), from.d(p));
-      if constexpr (C::kMins) {
-        L::store(to.scales(p, 3), from.template half_min<0>(p));
-        L::store(to.scales(p, 4), from.template half_min<1>(p));
-        L::store(to.scales(p, 5), from.dmin(p));
-      }
-    } else {
-      L::store(to.scales(p, 0), from.scale(p));
-      if constexpr (C::kMins) L::store(to.scales(p, 1), from.min(p));
-    }
-  }
-
-  // ---- 32 columns
+  using PackedGroup = typename Sources::template PackedGroup<F, G>;
 
   template <int R>
   using Sums = I32 (&)[R][P];
@@ -172,47 +82,93 @@ struct Groups {
     }
   }
 
-  /// One step of every chain: acc = fma(activation scale, v, acc). a: the group of row 0.
-  template <class C, int R, class Group>
-  TANDEM_INLINE static void add_group(const Group& w, const CodeGroup* a, std::size_t stride,
-                                      Chains<R> acc) {
-    I32 sum[R][P];
-    F32 v[R][P];
-    if constexpr (C::kHalves) {
-      for (int r = 0; r < R; ++r) {
-        for (int p = 0; p < P; ++p) sum[r][p] = start<C>(a[r * stride].minus_sum16[0]);
-      }
-      dots<C, 0, 4, R>(w, a, stride, sum);
-      for (int p = 0; p < P; ++p) {
+  /// Half H of a group's sums: those of 16 columns where scales are per 16, of all 32 elsewhere.
+  template <class C>
+  static constexpr int kParts = C::kHalves ? 2 : 1;
+  template <class C, int H, int R>
+  TANDEM_INLINE static void start_sums(const CodeGroup* a, std::size_t stride, Sums<R> sum) {
+    for (int r = 0; r < R; ++r) {
+      const CodeGroup& group = a[r * stride];
+      const I32 first = start<C>(C::kHalves ? group.minus_sum16[H] : group.minus_sum);
+      for (int p = 0; p < P; ++p) sum[r][p] = first;
+    }
+  }
+
+  /// v = the products of a group so far, with the weights' scales.
+  template <class C, int H, int R, class Group>
+  TANDEM_INLINE static void scale_sums(const Group& w, Sums<R> sum, Chains<R> v) {
+    for (int p = 0; p < P; ++p) {
+      if constexpr (!C::kHalves) {
+        const F32 scale = w.scale(p);
+        for (int r = 0; r < R; ++r) v[r][p] = L::mul(scale, L::to_f32(sum[r][p]));
+      } else if constexpr (H == 0) {
         const F32 scale = w.template half_scale<0>(p);
-        for (int r = 0; r < R; ++r) {
-          v[r][p] = L::mul(scale, L::to_f32(sum[r][p]));
-          sum[r][p] = start<C>(a[r * stride].minus_sum16[1]);
-        }
-      }
-      dots<C, 4, 4, R>(w, a, stride, sum);
-      for (int p = 0; p < P; ++p) {
+        for (int r = 0; r < R; ++r) v[r][p] = L::mul(scale, L::to_f32(sum[r][p]));
+      } else {
         const F32 scale = w.template half_scale<1>(p);
         const F32 d = w.d(p);
         for (int r = 0; r < R; ++r) {
           v[r][p] = L::mul(d, L::fma(scale, L::to_f32(sum[r][p]), v[r][p]));
         }
       }
-    } else {
-      for (int r = 0; r < R; ++r) {
-        for (int p = 0; p < P; ++p) sum[r][p] = start<C>(a[r * stride].minus_sum);
-      }
-      dots<C, 0, 8, R>(w, a, stride, sum);
-      for (int p = 0; p < P; ++p) {
-        const F32 scale = w.scale(p);
-        for (int r = 0; r < R; ++r) v[r][p] = L::mul(scale, L::to_f32(sum[r][p]));
-      }
     }
+  }
+
+  /// One step of every chain: acc = fma(activation scale, v, acc).
+  template <class C, int R, class Group>
+  TANDEM_INLINE static void add_to_chains(const Group& w, const CodeGroup* a, std::size_t stride,
+                                          Chains<R> v, Chains<R> acc) {
     if constexpr (C::kMins) subtract_mins<C, R>(w, a, stride, v);
     for (int r = 0; r < R; ++r) {
       const F32 scale = L::set1(a[r * stride].scale);
       for (int p = 0; p < P; ++p) acc[r][p] = L::fma(scale, v[r][p], acc[r][p]);
     }
+  }
+
+  /// 32 columns of every chain. a: the group of row 0.
+  template <class C, int R, class Group>
+  TANDEM_INLINE static void add_group(const Group& w, const CodeGroup* a, std::size_t stride,
+                                      Chains<R> acc) {
+    I32 sum[R][P];
+    F32 v[R][P];
+    unroll(UpTo<kParts<C>>(), [&]<int H>() TANDEM_INLINED {
+      constexpr int kSteps = 8 / kParts<C>;
+      start_sums<C, H, R>(a, stride, sum);
+      dots<C, H * kSteps, kSteps, R>(w, a, stride, sum);
+      scale_sums<C, H, R>(w, sum, v);
+    });
+    add_to_chains<C, R>(w, a, stride, v, acc);
+  }
+
+  /// The same for packed groups [kFirst, kFirst + kCount), whose sums grow side by side: a vector
+  /// that they share is loaded once, and the panel is read in the order of its addresses.
+  template <class F, int kFirst, int kCount, int R>
+  TANDEM_INLINE static void add_groups(const F (&blocks)[2], const CodeGroup* a, std::size_t stride,
+                                       Chains<R> acc) {
+    using C = ClassOf<F>;
+    if constexpr (kCount == 1) {
+      return add_group<C, R>(PackedGroup<F, kFirst>{blocks}, a + kFirst, stride, acc);
+    }
+    I32 sum[kCount][R][P];
+    F32 v[kCount][R][P];
+    unroll(UpTo<kParts<C>>(), [&]<int H>() TANDEM_INLINED {
+      constexpr int kSteps = 8 / kParts<C>;
+      for (int g = 0; g < kCount; ++g) {
+        start_sums<C, H, R>(a + kFirst + g, stride, sum[g]);
+      }
+      unroll(UpTo<kSteps>(), [&]<int I>() TANDEM_INLINED {
+        unroll(UpTo<kCount>(), [&]<int G>() TANDEM_INLINED {
+          dots<C, H * kSteps + I, 1, R>(PackedGroup<F, kFirst + G>{blocks}, a + kFirst + G, stride,
+                                        sum[G]);
+        });
+      });
+      unroll(UpTo<kCount>(), [&]<int G>() TANDEM_INLINED {
+        scale_sums<C, H, R>(PackedGroup<F, kFirst + G>{blocks}, sum[G], v[G]);
+      });
+    });
+    unroll(UpTo<kCount>(), [&]<int G>() TANDEM_INLINED {
+      add_to_chains<C, R>(PackedGroup<F, kFirst + G>{blocks}, a + kFirst + G, stride, v[G], acc);
+    });
   }
 
   template <class C, int R, class Group>

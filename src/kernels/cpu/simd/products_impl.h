@@ -43,28 +43,22 @@ struct Products : Groups<L> {
     return panel < last ? panel : last;
   }
 
-  /// How far ahead of their use packed blocks are fetched. They are not read in the order of their
-  /// addresses, which the processor's own prefetching needs.
-  static constexpr std::size_t kAheadBytes = 1536;
-
-  /// All columns of R rows by P panels, decoding in registers.
+  /// All columns of R rows by the panels `panel`, `panel + step` and so on, decoding in registers.
   template <class F, int R>
-  static void direct(const PanelMatrix& w, int panel, const RowBlock& rows) {
+  static void direct(const PanelMatrix& w, int panel, int step, RowBlock rows) {
+    constexpr int kTogether = R <= L::kRowsOfTogether ? F::kTogether : 1;
+    rows.panel_step = step * kPanelRows;
     F32 acc[R][P];
     Rows::template load<R, P>(rows, true, acc);
     const CodeGroup* a = rows.a;
-    const int second = panel_or_last(w, panel + P - 1);
-    const std::uint8_t* ahead[2] = {block_at<F>(w, panel, 0).vectors + kAheadBytes,
-                                    block_at<F>(w, second, 0).vectors + kAheadBytes};
+    const int second = panel_or_last(w, panel + step * (P - 1));
     constexpr int kSections = F::kBlock / (32 * F::kGroups);
     for (int i = 0; i < w.cols / (32 * F::kGroups); ++i, a += F::kGroups) {
       const F blocks[2] = {F(block_at<F>(w, panel, i / kSections), i % kSections),
                            F(block_at<F>(w, second, i / kSections), i % kSections)};
-      unroll(UpTo<F::kGroups>(), [&]<int G>() TANDEM_INLINED {
-        const PackedGroup<F, G> group{blocks, {ahead[0], ahead[1]}};
-        Base::template add_group<ClassOf<F>, R>(group, a + G, rows.a_stride, acc);
+      unroll(UpTo<F::kGroups / kTogether>(), [&]<int G>() TANDEM_INLINED {
+        Base::template add_groups<F, G * kTogether, kTogether, R>(blocks, a, rows.a_stride, acc);
       });
-      for (const std::uint8_t*& p : ahead) p += F::kSectionBytes;
     }
     Rows::template store<R, P>(rows, acc);
   }
@@ -89,11 +83,9 @@ struct Products : Groups<L> {
       for (int p = 0; p < P; ++p) {
         const F block(block_at<F>(w, panel_or_last(w, panel + p), i / kSections), i % kSections);
         const F blocks[2] = {block, block};
-        const std::uint8_t* ahead = block_at<F>(w, panel_or_last(w, panel + p), 0).vectors +
-                                    static_cast<std::size_t>(i) * F::kSectionBytes + kAheadBytes;
         unroll(UpTo<F::kGroups>(), [&]<int G>() TANDEM_INLINED {
-          const PackedGroup<F, G> group{blocks, {ahead, ahead}};
-          Base::template decode_group<ClassOf<F>>(group, Decoded{scratch + G * Decoded::kBytes}, p);
+          Base::template decode_group<ClassOf<F>>(PackedGroup<F, G>{blocks},
+                                                  Decoded{scratch + G * Decoded::kBytes}, p);
         });
       }
     }
@@ -161,16 +153,25 @@ struct Products : Groups<L> {
     if constexpr (F::kBlock > kGroup && kGroup != 32) {
       return kScalarKernels.matmul(w, a, tile, out, ld);
     }
+    if (tile.num_rows <= L::direct_rows(T)) return direct_tile<F, T>(w, a, tile, out, ld);
     for (int panel = tile.panel_begin; panel < tile.panel_end; panel += P) {
-      if (tile.num_rows <= L::direct_rows(T)) {
-        Rows::for_row_blocks(tile.num_rows, [&]<int R>(int row) TANDEM_INLINED {
-          if constexpr (R <= L::direct_rows(T)) {
-            direct<F, R>(w, panel, Rows::row_block(w, a, row, panel, tile.panel_end, out, ld));
-          }
-        });
-      } else {
-        decode_and_multiply<F>(w, a, tile, panel, out, ld);
-      }
+      decode_and_multiply<F>(w, a, tile, panel, out, ld);
+    }
+  }
+
+  /// Each of P parts of the tile's panels is read from its first byte to its last: P streams that
+  /// the processor's prefetching follows, where pairs of neighbours would make it start again
+  /// with every pair.
+  template <class F, core::DType T>
+  static void direct_tile(const PanelMatrix& w, const Activations& a, const Tile& tile, float* out,
+                          std::size_t ld) {
+    const int step = (tile.panel_end - tile.panel_begin + P - 1) / P;
+    for (int panel = tile.panel_begin; panel < tile.panel_begin + step; ++panel) {
+      Rows::for_row_blocks(tile.num_rows, [&]<int R>(int row) TANDEM_INLINED {
+        if constexpr (R <= L::direct_rows(T)) {
+          direct<F, R>(w, panel, step, Rows::row_block(w, a, row, panel, tile.panel_end, out, ld));
+        }
+      });
     }
   }
 

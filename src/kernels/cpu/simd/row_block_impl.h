@@ -20,13 +20,14 @@ TANDEM_INLINE void unroll(std::integer_sequence<int, I...>, Fn&& fn) {
 template <int kCount>
 using UpTo = std::make_integer_sequence<int, kCount>;
 
-/// The part of a product that one call works on: rows of activations and neighbouring panels.
+/// The part of a product that one call works on: rows of activations and panels.
 struct RowBlock {
   const CodeGroup* a = nullptr;  ///< of the first row
   std::size_t a_stride = 0;
   float* out = nullptr;  ///< the first row's output 0 of the first panel
   std::size_t ld = 0;
-  int outputs = 0;  ///< to compute, from there on
+  int outputs = 0;              ///< to compute, from there on
+  int panel_step = kPanelRows;  ///< outputs from panel to panel
 };
 
 /// Walking over the rows of a tile, and the register tiles' way from and to the output.
@@ -63,11 +64,12 @@ struct RowBlocks {
     for (int r = 0; r < R; ++r) {
       float* out = rows.out + r * rows.ld;
       for (int p = 0; p < kCount; ++p) {
-        const int n = rows.outputs - p * kPanelRows;
+        const int first = p * rows.panel_step;
+        const int n = rows.outputs - first;
         if (n >= kPanelRows) {
-          L::store(out + p * kPanelRows, acc[r][p]);
+          L::store(out + first, acc[r][p]);
         } else if (n > 0) {
-          L::store_part(out + p * kPanelRows, n, acc[r][p]);
+          L::store_part(out + first, n, acc[r][p]);
         }
       }
     }
@@ -78,13 +80,14 @@ struct RowBlocks {
     for (int r = 0; r < R; ++r) {
       const float* out = rows.out + r * rows.ld;
       for (int p = 0; p < kCount; ++p) {
-        const int n = rows.outputs - p * kPanelRows;
+        const int first = p * rows.panel_step;
+        const int n = rows.outputs - first;
         if (zero || n <= 0) {
           acc[r][p] = L::set1(0.0F);
         } else if (n >= kPanelRows) {
-          acc[r][p] = L::load(out + p * kPanelRows);
+          acc[r][p] = L::load(out + first);
         } else {
-          acc[r][p] = L::load_part(out + p * kPanelRows, n);
+          acc[r][p] = L::load_part(out + first, n);
         }
       }
     }
