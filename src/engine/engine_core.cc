@@ -113,6 +113,7 @@ void EngineCore::add(Request request, EventSink sink) {
   s.request_id = job.id;
   s.age = next_age_++;
   s.num_prompt = s.length();
+  if (job.scores) s.score_end = s.num_prompt - 1;
   s.max_length = context_;
   if (max_tokens > 0 && max_tokens < context_ - s.num_prompt) {
     s.max_length = s.num_prompt + max_tokens;
@@ -228,6 +229,10 @@ void EngineCore::set_rules(PlannedStep& step) {
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
     const Sequence& s = *step.sequences[i];
     kernels::Span& span = step.plan.spans[i];
+    if (span.keep == kernels::Keep::kAll) {
+      const auto next = std::span(s.tokens).subspan(static_cast<std::size_t>(s.computed) + 1);
+      span.rules = jobs_.at(s.request_id)->scores->rows(next.first(span.prompt.size()));
+    }
     if (!samples(span)) continue;
     OutputRules* rules = jobs_.at(s.request_id)->rules.get();
     if (rules == nullptr) continue;
@@ -272,6 +277,11 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
     return;
   }
   if (!span.is_decode()) s.commit_prompt(static_cast<int>(span.prompt.size()));
+  if (span.keep == kernels::Keep::kAll) {
+    TANDEM_CHECK(result.logprobs.size() == span.prompt.size(), "a scored row yields logprobs");
+    job.scores->commit(result.logprobs);
+    s.num_scored = s.computed;
+  }
   if (!samples(span)) {
     kv_.settle(s);
     return;
@@ -286,6 +296,7 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
   }
 
   Event event;
+  if (job.scores) event.prompt_logprobs = job.scores->take();
   const auto chosen = std::span(result.tokens).first(static_cast<std::size_t>(result.num_tokens));
   for (const TokenId token : chosen) {
     event.tokens.push_back(token);

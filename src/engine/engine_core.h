@@ -15,6 +15,7 @@
 #include "tandem/engine/kv_manager.h"
 #include "tandem/engine/output.h"
 #include "tandem/engine/output_rules.h"
+#include "tandem/engine/prompt_scores.h"
 #include "tandem/engine/request.h"
 #include "tandem/engine/scheduler.h"
 #include "tandem/model/step_runner.h"
@@ -70,6 +71,7 @@ class EngineCore {
         : id(request.id),
           sampling(request.sampling),
           rules(OutputRules::make(request, tokenizer)),
+          scores(PromptScores::make(request)),
           output(tokenizer, std::move(request.stop), std::move(request.stop_tokens),
                  request.ignore_eos),
           deadline(request.deadline),
@@ -79,7 +81,8 @@ class EngineCore {
     std::uint64_t id;
     kernels::SamplingParams sampling;
     Sequence sequence;
-    std::unique_ptr<OutputRules> rules;  // null: the request has none
+    std::unique_ptr<OutputRules> rules;    // null: the request has none
+    std::unique_ptr<PromptScores> scores;  // null: the request wants none
     Output output;
     std::optional<std::chrono::steady_clock::time_point> deadline;
     std::optional<double> added_at;  // until its first step

@@ -45,7 +45,7 @@ void KvManager::update_keys(Sequence& s) const {
 }
 
 std::span<const PageKey> KvManager::reusable_keys(const Sequence& s) const {
-  const int pages = (s.length() - 1) / pool_.page_tokens();
+  const int pages = s.reusable_length() / pool_.page_tokens();
   return std::span(s.page_keys).first(static_cast<std::size_t>(pages));
 }
 

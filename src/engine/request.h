@@ -71,6 +71,9 @@ struct Request {
   /// Reports every token's logprob and those of this many likeliest ones, 0 to
   /// kernels::kMaxTopLogprobs.
   std::optional<int> logprobs;
+  /// The same of the prompt's tokens from the second on. Every row of such a prompt is computed,
+  /// whatever the prefix cache knows, and scored in as many steps as the kept rows need.
+  std::optional<int> prompt_logprobs;
   /// The output is a text of this grammar (grammar::Compiler makes one), cut short only by
   /// max_tokens, a stop string, a stop token or a deadline; an end token comes where the grammar
   /// allows an end. Not with ignore_eos. The request ends with kError and kResourceExhausted where
@@ -105,8 +108,10 @@ struct Event {
   std::string text;                              ///< new text, may be empty
   std::vector<TokenId> tokens;                   ///< tokens chosen in this step
   std::vector<kernels::TokenLogprobs> logprobs;  ///< of `tokens`, one each, if asked for
-  std::optional<FinishReason> finish;            ///< set on the last event, exactly once
-  core::Status error;                            ///< with kError
+  /// With the first tokens: of the prompt's tokens from the second on, one each, if asked for.
+  std::vector<kernels::TokenLogprobs> prompt_logprobs;
+  std::optional<FinishReason> finish;  ///< set on the last event, exactly once
+  core::Status error;                  ///< with kError
   Usage usage;
 };
 

@@ -133,9 +133,12 @@ core::Status check_request(const Request& request, int vocab_size, int context,
     return core::invalid_argument(
         fmt::format("min_tokens is {}; give a number from 0 to max_tokens", request.min_tokens));
   }
-  if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > kernels::kMaxTopLogprobs)) {
-    return core::invalid_argument(fmt::format("logprobs asks for {} tokens; give 0 to {}",
-                                              *request.logprobs, kernels::kMaxTopLogprobs));
+  for (const auto& [name, top] :
+       {std::pair("logprobs", request.logprobs), {"prompt_logprobs", request.prompt_logprobs}}) {
+    if (top && (*top < 0 || *top > kernels::kMaxTopLogprobs)) {
+      return core::invalid_argument(
+          fmt::format("{} asks for {} tokens; give 0 to {}", name, *top, kernels::kMaxTopLogprobs));
+    }
   }
   TANDEM_TRY(check_token_list(request, vocab_size));
   TANDEM_TRY(check_penalties(request.penalties));

@@ -127,7 +127,13 @@ void Scheduler::admit() {
 }
 
 int Scheduler::reserve_chunk(Sequence& s, bool may_preempt) {
-  const int wanted = std::min(s.length() - s.computed, prompt_rows_left_);
+  if (kept_left_ <= 0) return 0;
+  int wanted = std::min(s.length() - s.computed, prompt_rows_left_);
+  if (s.scores_next()) {
+    wanted = std::min({wanted, s.score_end - s.computed, kept_left_});
+  } else if (s.is_scoring()) {  // preempted: up to where it was
+    wanted = std::min(wanted, s.num_scored - s.computed);
+  }
   while (!kv_->reserve(s, s.computed + wanted)) {
     const int possible = kv_->reserved_end(s) - s.computed;
     if (possible > 0) return std::min(wanted, possible);
@@ -147,7 +153,11 @@ void Scheduler::assign(Sequence& s, int rows) {
     kept_left_ -= rows;
   } else {
     prompt_rows_left_ -= rows;
-    if (s.computed + rows == s.length()) --kept_left_;
+    if (s.scores_next()) {
+      kept_left_ -= rows;
+    } else if (s.computed + rows == s.length()) {
+      --kept_left_;
+    }
   }
 }
 
@@ -176,7 +186,11 @@ void Scheduler::build_spans() {
       span.prompt = std::span(s->tokens).subspan(static_cast<std::size_t>(s->computed),
                                                  static_cast<std::size_t>(rows));
       span.first_position = s->computed;
-      span.keep = s->computed + rows == s->length() ? kernels::Keep::kLast : kernels::Keep::kNone;
+      if (s->scores_next()) {
+        span.keep = kernels::Keep::kAll;
+      } else if (s->computed + rows == s->length()) {
+        span.keep = kernels::Keep::kLast;
+      }
     }
     for (const AttentionKind kind : kAttentionKinds) {
       span.pages[index_of(kind)] = s->tables[index_of(kind)].pages;

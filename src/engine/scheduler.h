@@ -30,10 +30,11 @@ struct PlannedStep {
 
 /// Decides what the next step computes: state in, plan out; no clock, no device.
 /// Decode spans come first, oldest sequence first; then prompts in order of arrival, as many as
-/// the row budget holds, in chunks. A waiting sequence is admitted when a slot is free and its
-/// whole text fits beside the others. When pages run out, the youngest sequence gives its own back
-/// and goes to the head of the queue; it computes prompt and output again later, which does not
-/// change its text. The oldest can always run. Thread: engine.
+/// the row budget holds, in chunks; rows to be scored take kept rows, and a prompt's last row,
+/// which samples, comes in a chunk after them. A waiting sequence is admitted when a slot is free
+/// and its whole text fits beside the others. When pages run out, the youngest sequence gives its
+/// own back and goes to the head of the queue; it computes prompt and output again later, which
+/// does not change its text. The oldest can always run. Thread: engine.
 class Scheduler {
  public:
   /// `kv` must outlive the scheduler.

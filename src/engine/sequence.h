@@ -38,6 +38,8 @@ struct Sequence {
   int max_length = 0;  ///< tokens at which the output is full
   SequenceState state = SequenceState::kWaiting;
   int computed = 0;
+  int score_end = 0;   ///< positions [0, score_end) are to be scored: all but the prompt's last one
+  int num_scored = 0;  ///< positions [0, num_scored) were scored
   int slot = -1;
   int held_drafts = 0;  ///< drafts that the slot holds and that may be verified
   std::array<TokenId, kMaxDraft> drafts = {};  ///< the first held_drafts ones
@@ -52,6 +54,12 @@ struct Sequence {
 
   int length() const { return static_cast<int>(tokens.size()); }
   bool is_full() const { return length() >= max_length; }
+  bool is_scoring() const { return num_scored < score_end; }
+  /// Positions that may be taken from the prefix cache: rows to be scored, and the last one, may
+  /// not.
+  int reusable_length() const { return is_scoring() ? num_scored : length() - 1; }
+  /// Whether the row at `computed` is to be scored.
+  bool scores_next() const { return is_scoring() && computed >= num_scored; }
   /// Drafts worth verifying in the next span: it yields one token more than it accepts.
   int useful_drafts() const { return max_length - length() - 1; }
 

@@ -66,6 +66,8 @@ HostStep::SpanState HostStep::make_span_state(const Span& span) {
     out.num_kept = span.keep == Keep::kAll ? out.num_rows : out.num_sampled;
   }
   out.next_drafts = out.num_sampled > 0 ? span.next_drafts : 0;
+  out.is_scored = !span.is_decode() && span.keep == Keep::kAll && !span.rules.empty();
+  if (out.is_scored) out.num_sampled = out.num_rows;
   for (std::size_t kind = 0; kind < span.pages.size(); ++kind) {
     out.pages[kind] = {pages_.size(), span.pages[kind].size()};
     pages_.insert(pages_.end(), span.pages[kind].begin(), span.pages[kind].end());
@@ -103,6 +105,9 @@ void HostStep::add_sampled_rows(const Span& span, const SpanState& state) {
   const std::size_t mask_words = (static_cast<std::size_t>(vocab_) + 31) / 32;
   for (const RowRule& rule : span.rules) {
     TANDEM_CHECK(rule.mask.empty() || rule.mask.size() == mask_words, "a bit for every token");
+    TANDEM_CHECK(rule.given.has_value() == state.is_scored, "scored rows alone are given a token");
+    TANDEM_CHECK(!rule.given || (*rule.given >= 0 && *rule.given < vocab_),
+                 "token id outside the vocabulary");
   }
   const Slot& s = slots_[static_cast<std::size_t>(state.slot)];
   for (std::size_t i = 0; i < num_sampled; ++i) {
@@ -173,10 +178,15 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
     const SpanState& span = spans_[i];
     if (span.num_sampled == 0) continue;
     const std::size_t first_chosen = next_chosen;
+    SpanResult& result = result_.spans[i];
     Slot& s = slots_[static_cast<std::size_t>(span.slot)];
     const std::span<const TokenId> tokens =
         chosen.subspan(next_chosen, static_cast<std::size_t>(span.num_sampled));
     next_chosen += tokens.size();
+    if (span.is_scored) {
+      take_logprobs(first_chosen, span.num_sampled, result);
+      continue;
+    }
 
     std::size_t accepted = 0;
     if (acceptance_.positions > 0) {
@@ -193,14 +203,9 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
     s.num_drafts = span.next_drafts;
     std::copy_n(h.begin() + static_cast<std::ptrdiff_t>(row * width), width, s.hidden.begin());
 
-    SpanResult& result = result_.spans[i];
     result.num_tokens = static_cast<std::int32_t>(accepted) + 1;
     std::copy_n(tokens.begin(), accepted + 1, result.tokens.begin());
-    const RowRule* rule = sampled_[first_chosen].rule;
-    if (rule != nullptr && rule->top_logprobs) {
-      const auto first = logprobs_.begin() + static_cast<std::ptrdiff_t>(first_chosen);
-      result.logprobs.assign(first, first + result.num_tokens);
-    }
+    take_logprobs(first_chosen, result.num_tokens, result);
   }
   // Counting passes: a stable order by length without the memory that a stable sort takes.
   for (int length = kMaxDraft; length > 0; --length) {
@@ -208,6 +213,13 @@ void HostStep::accept(std::span<const TokenId> chosen, std::span<const float> h)
       if (spans_[i].next_drafts == length) add_draft_row(static_cast<int>(i));
     }
   }
+}
+
+void HostStep::take_logprobs(std::size_t first_sampled, std::int32_t count, SpanResult& result) {
+  const RowRule* rule = sampled_[first_sampled].rule;
+  if (rule == nullptr || !rule->top_logprobs) return;
+  const auto first = logprobs_.begin() + static_cast<std::ptrdiff_t>(first_sampled);
+  result.logprobs.assign(first, first + count);
 }
 
 StepResult HostStep::take_result() {

@@ -53,7 +53,8 @@ class HostStep {
   /// Block table of a span.
   std::span<const PageId> pages(int span, AttentionKind kind) const;
 
-  /// A row to sample: the rows of decode spans and the last row of kLast spans. Index = row of h.
+  /// A row to sample: the rows of decode spans, the last row of kLast spans, and the rows of scored
+  /// spans, whose rules give the token. Index = row of h.
   struct SampledRow {
     std::int32_t row = 0;
     Position position =
@@ -109,6 +110,7 @@ class HostStep {
     std::int32_t num_kept = 0;  // the span's last rows
     std::int32_t first_kept = 0;
     std::int32_t num_sampled = 0;
+    bool is_scored = false;        // the sampled rows' tokens are given
     std::int32_t next_drafts = 0;  // 0 for spans that sample nothing
     std::array<PageRange, kNumAttentionKinds> pages;
   };
@@ -118,6 +120,7 @@ class HostStep {
   SpanState make_span_state(const Span& span);
   void add_run(const Span& span, int span_index, int first_offset, int num_rows);
   void add_sampled_rows(const Span& span, const SpanState& state);
+  void take_logprobs(std::size_t first_sampled, std::int32_t count, SpanResult& result);
   void add_draft_row(int span_index);
 
   SyntheticAcceptance acceptance_;

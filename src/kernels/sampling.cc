@@ -352,7 +352,7 @@ TokenId sample(std::span<float> logits, const SamplingParams& params, const RowR
     x = (x > 0.0F ? x / change.divisor : x * change.divisor) + change.addend;
   }
   if (!rule.mask.empty()) apply_mask(rule.mask, logits);
-  const TokenId token = sample(logits, params, position, scratch);
+  const TokenId token = rule.given ? *rule.given : sample(logits, params, position, scratch);
   if (rule.top_logprobs) {
     for (std::size_t i = 0; i < rule.changes.size(); ++i) {
       logit(rule.changes[i].token) = scratch.unchanged[i];

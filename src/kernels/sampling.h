@@ -44,7 +44,8 @@ struct SamplingScratch {
 TokenId sample(std::span<const float> logits, const SamplingParams& params, Position position,
                SamplingScratch& scratch);
 
-/// Chooses as sample() does from logits that a rule has changed. `logits` is scratch afterwards.
+/// Chooses as sample() does from logits that a rule has changed, or the token that the rule gives.
+/// `logits` is scratch afterwards.
 /// `logprobs` is filled if the rule asks for it, from the logits as they came in: ln of the
 /// softmax, summed in f64 in a fixed order. Costs the length of the rule's changes, and a pass over
 /// the row each for a mask and for logprobs.

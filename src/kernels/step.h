@@ -57,6 +57,7 @@ struct RowRule {
   /// may. At least one must.
   std::span<const std::uint32_t> mask;
   std::optional<int> top_logprobs;  ///< TokenLogprobs with so many of the likeliest; none: none
+  std::optional<TokenId> given;     ///< the token is this one, whatever the law
 };
 
 /// Which rows of a prompt span get a final hidden state. Rows that are not kept leave the forward
@@ -64,7 +65,7 @@ struct RowRule {
 enum class Keep : std::uint8_t {
   kNone,  ///< a prompt chunk that is not the last one
   kLast,  ///< the last prompt row: its token is sampled
-  kAll,   ///< every row, none sampled: scoring of a given text (perplexity, echo)
+  kAll,   ///< every row, none sampled: the text that follows is given and may be scored
 };
 
 /// One sequence's part of a step. Either a prompt chunk (`prompt` not empty) or a decode span of
@@ -82,7 +83,9 @@ struct Span {
   /// Block tables, indexed by position / page_tokens; entries before the sliding window may be
   /// kNoPage. They must cover every position of the span. Indexed by AttentionKind.
   std::array<std::span<const PageId>, kNumAttentionKinds> pages;
-  /// Rules of the rows that sample, one each in row order, or none. Read until end_step().
+  /// Rules of the rows that sample, one each in row order, or none. Read until end_step(). Those of
+  /// a kAll span, one for every row, give the token that follows it: the span is scored, which
+  /// yields logprobs and leaves no token in the slot.
   std::span<const RowRule> rules;
 
   bool is_decode() const { return prompt.empty(); }
@@ -102,7 +105,8 @@ struct SpanResult {
   std::array<TokenId, kMaxDraft + 1> tokens = {};
   std::int32_t num_next_drafts = 0;  ///< drafts that the slot holds now
   std::array<TokenId, kMaxDraft> next_drafts = {};
-  std::vector<TokenLogprobs> logprobs;  ///< of `tokens`, one each, where rules ask for it
+  /// Of `tokens`, one each, where rules ask for it; of a scored span the given tokens.
+  std::vector<TokenLogprobs> logprobs;
   /// A row of the span met a value that is not finite or that the cache cannot hold: all else here
   /// means nothing and the sequence cannot go on.
   bool is_broken = false;

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <utility>
+#include <vector>
 
 #include "tandem/server/json_text.h"
 #include "tandem/tokenizer/utf8.h"
@@ -53,6 +56,29 @@ std::size_t num_characters(std::string_view text) {
   }));
 }
 
+/// {"spelling":logprob,..}: the likeliest tokens and the token itself, of those that are spelled
+/// alike the likelier one; null where nothing comes before.
+void append_top_of_text(std::string& out, const ScoredToken& scored,
+                        const tokenizer::Tokenizer& tokenizer) {
+  if (std::isnan(scored.chosen.logprob)) {
+    out += "null";
+    return;
+  }
+  std::vector<std::string> written;
+  out += '{';
+  const auto append = [&](const kernels::TokenLogprob& each) {
+    std::string name = spelled(each.token, tokenizer);
+    if (std::find(written.begin(), written.end(), name) != written.end()) return;
+    if (!written.empty()) out += ',';
+    append_json_string(out, name);
+    fmt::format_to(std::back_inserter(out), ":{}", finite(each.logprob));
+    written.push_back(std::move(name));
+  };
+  for (const kernels::TokenLogprob& top : scored.top) append(top);
+  append(scored.chosen);
+  out += '}';
+}
+
 }  // namespace
 
 void append_head(std::string& out, const AnswerHead& head, std::string_view object) {
@@ -95,14 +121,14 @@ void append_chunk_end(std::string& out, const AnswerHead& head, std::string_view
   out += '}';
 }
 
-void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+void append_chat_logprobs(std::string& out, std::span<const ScoredToken> logprobs,
                           const tokenizer::Tokenizer& tokenizer) {
   if (logprobs.empty()) {
     out += "null";
     return;
   }
   out += R"({"content":)";
-  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+  append_list(out, logprobs, [&](const ScoredToken& each) {
     out += '{';
     append_scored_token(out, each.chosen, tokenizer);
     out += R"(,"top_logprobs":)";
@@ -116,34 +142,31 @@ void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogpro
   out += R"(,"refusal":null})";
 }
 
-void append_text_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+void append_text_logprobs(std::string& out, std::span<const ScoredToken> logprobs,
                           const tokenizer::Tokenizer& tokenizer, std::size_t& offset) {
   if (logprobs.empty()) {
     out += "null";
     return;
   }
   out += R"({"tokens":)";
-  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+  append_list(out, logprobs, [&](const ScoredToken& each) {
     append_json_string(out, spelled(each.chosen.token, tokenizer));
   });
   out += R"(,"token_logprobs":)";
-  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
-    fmt::format_to(std::back_inserter(out), "{}", finite(each.chosen.logprob));
+  append_list(out, logprobs, [&](const ScoredToken& each) {
+    if (std::isnan(each.chosen.logprob)) {
+      out += "null";
+    } else {
+      fmt::format_to(std::back_inserter(out), "{}", finite(each.chosen.logprob));
+    }
   });
   out += R"(,"top_logprobs":)";
-  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
-    out += '{';
-    for (std::size_t i = 0; i < each.top.size(); ++i) {
-      if (i > 0) out += ',';
-      append_json_string(out, spelled(each.top[i].token, tokenizer));
-      fmt::format_to(std::back_inserter(out), ":{}", finite(each.top[i].logprob));
-    }
-    out += '}';
-  });
+  append_list(out, logprobs,
+              [&](const ScoredToken& each) { append_top_of_text(out, each, tokenizer); });
   out += R"(,"text_offset":)";
-  append_list(out, logprobs, [&](const kernels::TokenLogprobs& each) {
+  append_list(out, logprobs, [&](const ScoredToken& each) {
     fmt::format_to(std::back_inserter(out), "{}", offset);
-    offset += num_characters(tokenizer.bytes(each.chosen.token));
+    if (each.is_shown) offset += num_characters(tokenizer.bytes(each.chosen.token));
   });
   out += '}';
 }

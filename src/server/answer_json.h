@@ -21,12 +21,13 @@ void append_chunk_end(std::string& out, const AnswerHead& head, std::string_view
                       const AnswerUsage& usage);
 
 /// {"content":[{"token","logprob","bytes","top_logprobs"}..],"refusal":null}, or null for none.
-void append_chat_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+void append_chat_logprobs(std::string& out, std::span<const ScoredToken> logprobs,
                           const tokenizer::Tokenizer& tokenizer);
 
 /// {"tokens":[..],"token_logprobs":[..],"top_logprobs":[..],"text_offset":[..]}, or null for none.
-/// `offset`: characters before the first token; moved on.
-void append_text_logprobs(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+/// `offset`: characters before the first token; moved on by those that the text shows. A token's
+/// top_logprobs are those of the likeliest tokens and its own.
+void append_text_logprobs(std::string& out, std::span<const ScoredToken> logprobs,
                           const tokenizer::Tokenizer& tokenizer, std::size_t& offset);
 
 }  // namespace tandem::server

@@ -33,7 +33,7 @@ class ChatStream final : public AnswerWriter {
   }
 
   void add(std::string& out, int choice, Delta delta, const AnswerUsage& usage) override {
-    std::span<const kernels::TokenLogprobs> logprobs = delta.logprobs;
+    std::span<const ScoredToken> logprobs = delta.logprobs;
     for (const chat::OutputPart& part : delta.parts) {
       switch (part.kind) {
         case chat::OutputPart::Kind::kReasoning:
@@ -68,7 +68,7 @@ class ChatStream final : public AnswerWriter {
 
  private:
   void add_text(std::string& out, int choice, std::string_view member, std::string_view text,
-                std::span<const kernels::TokenLogprobs> logprobs, const AnswerUsage& usage) const {
+                std::span<const ScoredToken> logprobs, const AnswerUsage& usage) const {
     begin(out, choice);
     out.append("\"").append(member).append("\":");
     append_json_string(out, text);
@@ -104,7 +104,7 @@ class ChatStream final : public AnswerWriter {
     out += chunk_head_;
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"delta":{{)", choice);
   }
-  void finish(std::string& out, std::span<const kernels::TokenLogprobs> logprobs,
+  void finish(std::string& out, std::span<const ScoredToken> logprobs,
               std::string_view finish_reason, const AnswerUsage& usage) const {
     out += R"(},"logprobs":)";
     append_chat_logprobs(out, logprobs, *head_.tokenizer);
@@ -153,7 +153,7 @@ class ChatWhole final : public AnswerWriter {
  private:
   struct Choice {
     chat::OutputMessage message;
-    std::vector<kernels::TokenLogprobs> logprobs;
+    std::vector<ScoredToken> logprobs;
     std::string finish_reason;
   };
 

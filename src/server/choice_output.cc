@@ -1,6 +1,7 @@
 #include "tandem/server/choice_output.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace tandem::server {
@@ -22,11 +23,28 @@ Delta ChoiceOutput::push(const engine::Event& event) {
 }
 
 void ChoiceOutput::push_text(const engine::Event& event, Delta& delta) {
+  if (!std::exchange(is_begun_, true) && options_.echo) push_echo(event, delta);
+  if (options_.is_prompt_only) {
+    usage_.completion_tokens = 0;
+    return finish(engine::FinishReason::kLength);
+  }
   delta.add(kContent, event.text);
-  for (std::size_t i = 0; i < event.logprobs.size(); ++i) {
-    if (!is_end(event.tokens[i])) delta.logprobs.push_back(event.logprobs[i]);
+  for (const kernels::TokenLogprobs& each : event.logprobs) {
+    const TokenId token = each.chosen.token;
+    const bool is_shown =
+        !is_end(token) && tokenizer_->kind(token) != tokenizer::TokenKind::kControl;
+    delta.logprobs.push_back({each, is_shown});
   }
   if (event.finish) finish(*event.finish);
+}
+
+void ChoiceOutput::push_echo(const engine::Event& event, Delta& delta) {
+  delta.add(kContent, options_.echo->text);
+  if (event.logprobs.empty()) return;  // none were asked for
+  constexpr float kNothingBefore = std::numeric_limits<float>::quiet_NaN();
+  delta.logprobs.push_back(
+      {{{options_.echo->first_token, kNothingBefore}, {}}, options_.echo->shows_first});
+  for (const kernels::TokenLogprobs& each : event.prompt_logprobs) delta.logprobs.push_back({each});
 }
 
 void ChoiceOutput::push_chat(const engine::Event& event, Delta& delta) {
@@ -52,7 +70,7 @@ void ChoiceOutput::push_token(const engine::Event& event, std::size_t index, Del
   parser_.push(token, parsed);
   if (was_in_thought || parser_.in_thought()) ++usage_.reasoning_tokens;
   if (!event.logprobs.empty() && parser_.in_content() && !is_special(token)) {
-    delta.logprobs.push_back(event.logprobs[index]);
+    delta.logprobs.push_back({event.logprobs[index]});
   }
   take(std::move(parsed), delta);
 }

@@ -12,10 +12,16 @@
 
 namespace tandem::server {
 
+/// A token of an answer and how likely it was; NaN for the first of a prompt, before which nothing
+/// is.
+struct ScoredToken : kernels::TokenLogprobs {
+  bool is_shown = true;  ///< whether the text spells it
+};
+
 /// What some tokens added to one choice of an answer; a text has content alone.
 struct Delta : chat::OutputDelta {
-  /// If asked for. Of a chat: those of its content's tokens; of a text: all but the end token's.
-  std::vector<kernels::TokenLogprobs> logprobs;
+  /// If asked for. Of a chat: those of its content's tokens; of a text: all, an end token included.
+  std::vector<ScoredToken> logprobs;
 
   bool empty() const { return parts.empty() && logprobs.empty(); }
 };
@@ -23,6 +29,13 @@ struct Delta : chat::OutputDelta {
 /// Token counts of an answer.
 struct AnswerUsage : engine::Usage {
   int reasoning_tokens = 0;  ///< completion tokens of thoughts, their markers included
+};
+
+/// The prompt that a text begins with. Its logprobs are those of the engine's first event.
+struct Echo {
+  std::string text;
+  TokenId first_token = 0;
+  bool shows_first = true;  ///< false: a beginning that the client did not write
 };
 
 /// Turns the engine's events of one choice into what its client sees. How tokens are grouped into
@@ -36,7 +49,9 @@ class ChoiceOutput {
     std::vector<std::string> stop;
     std::vector<TokenId> stop_tokens;
     bool ignore_eos = false;
-    bool parallel_tool_calls = true;  ///< false: the first call ends the choice
+    bool parallel_tool_calls = true;          ///< false: the first call ends the choice
+    std::optional<Echo> echo = std::nullopt;  ///< texts
+    bool is_prompt_only = false;  ///< texts: nothing that the engine chose is shown or counted
   };
   /// `tokenizer` must outlive the output.
   ChoiceOutput(const tokenizer::Tokenizer& tokenizer, Options options);
@@ -54,6 +69,7 @@ class ChoiceOutput {
  private:
   void push_chat(const engine::Event& event, Delta& delta);
   void push_text(const engine::Event& event, Delta& delta);
+  void push_echo(const engine::Event& event, Delta& delta);
   void push_token(const engine::Event& event, std::size_t index, Delta& delta);
   void take(chat::OutputDelta parsed, Delta& delta);
   bool is_end(TokenId token) const;
@@ -64,6 +80,7 @@ class ChoiceOutput {
   const Options options_;
   chat::OutputParser parser_;
   engine::StopFilter stop_;
+  bool is_begun_ = false;  // an event came
   AnswerUsage usage_;
   std::string_view finish_reason_;
 };

@@ -97,7 +97,7 @@ class CompletionWhole final : public AnswerWriter {
  private:
   struct Choice {
     std::string text;
-    std::vector<kernels::TokenLogprobs> logprobs;
+    std::vector<ScoredToken> logprobs;
     std::string finish_reason;
   };
 

@@ -91,16 +91,19 @@ void Generation::make_choices(PreparedRequest prepared) {
   const std::size_t num_choices = prepared.prompts.size() * n;
   choices_.reserve(num_choices);
   for (std::size_t i = 0; i < num_choices; ++i) {
+    const bool has_echo = !prepared.echoes.empty();
     ChoiceOutput output(*service_->model().tokenizer,
                         {.is_chat = endpoint_.is_chat,
                          .stop = params.stop,
                          .stop_tokens = params.stop_tokens,
                          .ignore_eos = params.ignore_eos,
-                         .parallel_tool_calls = prepared.parallel_tool_calls});
+                         .parallel_tool_calls = prepared.parallel_tool_calls,
+                         .echo = has_echo ? std::optional(prepared.echoes[i / n]) : std::nullopt,
+                         .is_prompt_only = params.max_tokens == 0});
     engine::Request request = engine_request(params, i, prepared.prompts[i / n]);
     request.grammar = prepared.grammar;
+    if (has_echo) request.prompt_logprobs = params.logprobs;
     choices_.push_back({std::move(request), std::move(output), i % n == 0, 0, {}, {}, {}});
-    if (!prepared.echoes.empty()) echoes_.push_back(prepared.echoes[i / n]);
   }
   AnswerHead head = answer_head(params);
   head.num_choices = static_cast<int>(num_choices);
@@ -118,7 +121,8 @@ engine::Request Generation::engine_request(const GenerationParams& params, std::
   request.penalties = params.penalties;
   request.logit_bias = params.logit_bias;
   const int room = service_->model().max_context - static_cast<int>(prompt.size());
-  request.max_tokens = params.max_tokens == 0 ? room : std::min(params.max_tokens, room);
+  // An answer without tokens ends at the first one, too.
+  request.max_tokens = std::clamp(params.max_tokens.value_or(room), 1, room);
   request.min_tokens = params.min_tokens;
   if (!endpoint_.is_chat) request.stop = params.stop;
   request.stop_tokens = params.stop_tokens;
@@ -223,11 +227,6 @@ bool Generation::open() {
     }
   }
   writer_->open(text_);
-  for (std::size_t i = 0; i < echoes_.size(); ++i) {
-    Delta echo;
-    echo.add(chat::OutputPart::Kind::kContent, echoes_[i]);
-    writer_->add(text_, static_cast<int>(i), std::move(echo), usage());
-  }
   return true;
 }
 

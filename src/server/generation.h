@@ -90,7 +90,6 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::atomic<std::size_t> num_submitted_ = 0;
 
   std::vector<Choice> choices_;
-  std::vector<std::string> echoes_;  // by choice
   std::unique_ptr<AnswerWriter> writer_;
   bool is_stream_ = false;
   bool is_open_ = false;  // the writer has been opened

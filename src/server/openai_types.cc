@@ -237,19 +237,13 @@ std::variant<CompletionRequest, ApiError> parse_completion_request(
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   BodyReader reader(std::get<json::object>(parsed));
   CompletionRequest request;
-  request.params = read_params(reader, defaults);
+  request.params = read_params(reader, defaults, /*least_tokens=*/0);
   if (const auto count = reader.integer("logprobs", 0, kernels::kMaxTopLogprobs)) {
     request.params.logprobs = static_cast<int>(*count);
   }
   refuse_unsupported(reader, kUnsupportedInCompletions);
   request.echo = reader.boolean("echo").value_or(false);
   read_prompts(reader, request.prompts);
-  if (request.echo && request.params.logprobs) {
-    reader.fail(
-        invalid_request("'echo' together with 'logprobs' is not supported yet by this "
-                        "server; leave one of them out.",
-                        "echo", "unsupported_parameter"));
-  }
   if (request.prompts.size() * static_cast<std::size_t>(request.params.n) > kMaxChoices) {
     reader.fail("n", fmt::format("times the number of prompts must be at most {}", kMaxChoices));
   }

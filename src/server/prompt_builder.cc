@@ -11,6 +11,9 @@
 namespace tandem::server {
 namespace {
 
+/// 2 million of them are 16 MB, and about 60 MB of JSON.
+constexpr std::size_t kMaxEchoedLogprobs = std::size_t{1} << 21;
+
 /// Compiles the form that the answer must have. In a chat that thinks, a thought may come first.
 std::optional<ApiError> compile_format(PreparedRequest& request, bool may_think,
                                        const ServedModel& model) {
@@ -53,6 +56,21 @@ std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const S
     }
   }
   return request;
+}
+
+/// Bounds the logprobs of echoed prompts, all of which an answer holds at once.
+std::optional<ApiError> check_scores(const PreparedRequest& request) {
+  if (!request.params.logprobs) return std::nullopt;
+  std::size_t tokens = 0;
+  for (const std::vector<TokenId>& prompt : request.prompts) tokens += prompt.size();
+  const std::size_t count = tokens * static_cast<std::size_t>(request.params.n) *
+                            static_cast<std::size_t>(1 + *request.params.logprobs);
+  if (count <= kMaxEchoedLogprobs) return std::nullopt;
+  return invalid_request(
+      fmt::format("'echo' asks for {} log-probabilities of prompt tokens, but an answer may hold "
+                  "{}; ask for fewer prompts at a time, or for fewer 'logprobs' or 'n'.",
+                  count, kMaxEchoedLogprobs),
+      "echo");
 }
 
 std::variant<PreparedRequest, ApiError> rendered(ChatRequest request, const ServedModel& model,
@@ -150,10 +168,15 @@ std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body
   auto result = checked(std::move(prepared), model, model_name, "prompt");
   auto* good = std::get_if<PreparedRequest>(&result);
   if (good == nullptr || !request.echo) return result;
-  for (const Prompt& prompt : request.prompts) {
-    const auto* text = std::get_if<std::string>(&prompt);
+  if (auto error = check_scores(*good)) return *std::move(error);
+  for (std::size_t i = 0; i < good->prompts.size(); ++i) {
+    const std::vector<TokenId>& tokens = good->prompts[i];
+    const auto* text = std::get_if<std::string>(&request.prompts[i]);
+    const TokenId first = tokens.empty() ? 0 : tokens.front();
+    const bool is_first_written =
+        text == nullptr || first != tokenizer.bos() || text->starts_with(tokenizer.bytes(first));
     good->echoes.push_back(
-        text != nullptr ? *text : decode(std::get<std::vector<TokenId>>(prompt), tokenizer));
+        {text != nullptr ? *text : decode(tokens, tokenizer), first, is_first_written});
   }
   return result;
 }

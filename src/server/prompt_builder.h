@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "tandem/server/choice_output.h"
 #include "tandem/server/openai_types.h"
 #include "tandem/server/server.h"
 
@@ -16,7 +17,7 @@ namespace tandem::server {
 struct PreparedRequest {
   GenerationParams params;
   std::vector<std::vector<TokenId>> prompts;
-  std::vector<std::string> echoes;  ///< by prompt: what its answers begin with; empty: nothing
+  std::vector<Echo> echoes;  ///< by prompt: what its answers begin with; empty: nothing
   std::shared_ptr<const grammar::Grammar> grammar;  ///< shared by the choices; null: any text
   bool parallel_tool_calls = true;
   std::string response_members;  ///< of /v1/responses, see ResponsesRequest

@@ -136,11 +136,13 @@ void read_sampling(BodyReader& reader, kernels::SamplingParams& sampling) {
   }
 }
 
-void read_lengths(BodyReader& reader, GenerationParams& params) {
-  const auto max_tokens = reader.integer("max_tokens", 1, kMaxInt);
-  const auto max_completion_tokens = reader.integer("max_completion_tokens", 1, kMaxInt);
-  params.max_tokens = static_cast<int>(max_completion_tokens.value_or(max_tokens.value_or(0)));
-  const int most = params.max_tokens == 0 ? kMaxInt : params.max_tokens;
+void read_lengths(BodyReader& reader, int least_tokens, GenerationParams& params) {
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    if (const auto most = reader.integer(name, least_tokens, kMaxInt)) {
+      params.max_tokens = static_cast<int>(*most);
+    }
+  }
+  const int most = params.max_tokens.value_or(kMaxInt);
   params.min_tokens = static_cast<int>(reader.integer("min_tokens", 0, most).value_or(0));
 }
 
@@ -183,7 +185,8 @@ std::optional<std::vector<TokenId>> token_ids(const json::array& array) {
   return ids;
 }
 
-GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults) {
+GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults,
+                             int least_tokens) {
   GenerationParams params;
   params.model = std::string(reader.string("model").value_or(""));
   params.sampling = defaults;
@@ -194,7 +197,7 @@ GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& 
     params.seed = static_cast<std::uint64_t>(*seed);
   }
   params.n = static_cast<int>(reader.integer("n", 1, kMaxChoices).value_or(1));
-  read_lengths(reader, params);
+  read_lengths(reader, least_tokens, params);
   read_penalties(reader, params.penalties);
   read_logit_bias(reader, params.logit_bias);
   read_stop(reader, params.stop);

@@ -23,8 +23,8 @@ struct GenerationParams {
   std::optional<std::uint64_t> seed;  ///< none: a random one
   engine::Penalties penalties;
   std::vector<engine::LogitBias> logit_bias;
-  int n = 1;           ///< answers per prompt
-  int max_tokens = 0;  ///< 0: as many as the context holds
+  int n = 1;                      ///< answers per prompt
+  std::optional<int> max_tokens;  ///< none: as many as the context holds
   int min_tokens = 0;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_tokens;
@@ -40,7 +40,9 @@ struct GenerationParams {
 
 /// Reads the shared members; what is wrong is in the reader's error. `defaults` fills in the
 /// sampling members that the body lacks.
-GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults);
+/// `least_tokens`: the smallest max_tokens.
+GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults,
+                             int least_tokens = 1);
 
 /// A member that this server cannot honour, and the values that ask for nothing.
 struct Unsupported {

@@ -26,6 +26,7 @@ using engine::Usage;
 struct Received {
   std::vector<TokenId> tokens;
   std::string text;
+  std::vector<kernels::TokenLogprobs> prompt_logprobs;
   std::optional<FinishReason> finish;
   core::Status error;
   Usage usage;
@@ -56,6 +57,8 @@ class Harness {
       r.tokens.insert(r.tokens.end(), event.tokens.begin(), event.tokens.end());
       r.longest_event = std::max(r.longest_event, static_cast<int>(event.tokens.size()));
       r.text += event.text;
+      r.prompt_logprobs.insert(r.prompt_logprobs.end(), event.prompt_logprobs.begin(),
+                               event.prompt_logprobs.end());
       if (event.finish) r.finish = event.finish;
       r.error = event.error;
       r.usage = event.usage;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -36,7 +37,7 @@ std::vector<TokenId> random_tokens(std::mt19937& random, int vocab, int count) {
 
 /// Requests of many lengths of which every second one begins like another one; every third one
 /// is sampled; some have penalties, or biases, stop tokens and a least length; some ask for
-/// logprobs.
+/// logprobs, of the prompt too.
 std::vector<Request> mixed_requests(int count, int vocab, int max_prompt, int max_tokens) {
   std::mt19937 random(static_cast<unsigned>(count));
   std::vector<Request> requests;
@@ -62,6 +63,7 @@ std::vector<Request> mixed_requests(int count, int vocab, int max_prompt, int ma
       request.stop_tokens = {request.prompt.front(), 9};
     }
     if (i % 5 == 0) request.logprobs = i % 4;
+    if (i % 5 < 2) request.prompt_logprobs = i % 3;
     request.sampling = {.temperature = 0.0F};
     if (i % 3 == 2) request.sampling = {.temperature = 0.9F, .top_k = 50, .seed = random()};
     requests.push_back(std::move(request));
@@ -104,6 +106,39 @@ TEST_P(EngineOnTinyModels, NothingChangesAnOutput) {
   EXPECT_GT(models, 0);
   EXPECT_GT(preemptions, 0U);
   EXPECT_GT(cached_tokens, 0U);
+}
+
+TEST_P(EngineOnTinyModels, PromptLogprobsAreThoseOfTheModelsLogits) {
+  for (const auto& entry : testing::golden_models()) {
+    if (entry.draft_path().empty()) continue;
+    SCOPED_TRACE(entry.model_path);
+    const Loaded loaded = load_served(entry.model_path, entry.draft_path(), GetParam(), 64);
+    if (loaded.model == nullptr) continue;
+    const auto vocab = static_cast<std::size_t>(loaded.model->config().vocab);
+    std::mt19937 random(3);
+    Request request;
+    request.id = 1;
+    request.prompt = random_tokens(random, static_cast<int>(vocab), 70);
+    request.prompt_logprobs = 1;
+    request.max_tokens = 1;
+    std::vector<float> expected;
+    const auto logits = loaded.model->score(request.prompt, 32, 0);
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    for (std::size_t i = 0; i + 1 < request.prompt.size(); ++i) {
+      const auto row = std::span(*logits).subspan(i * vocab, vocab);
+      double total = 0.0;
+      for (const float x : row) total += std::exp(static_cast<double>(x));
+      const auto logprob = [&](float x) {
+        return static_cast<float>(static_cast<double>(x) - std::log(total));
+      };
+      expected.push_back(logprob(row[static_cast<std::size_t>(request.prompt[i + 1])]));
+      expected.push_back(logprob(*std::max_element(row.begin(), row.end())));
+    }
+    const Outputs outputs = serve_alone(*loaded.model, *loaded.tokenizer, {request});
+    const std::vector<float>& said = outputs.at(1).prompt_logprobs;
+    ASSERT_EQ(said.size(), expected.size());
+    for (std::size_t i = 0; i < said.size(); ++i) EXPECT_NEAR(said[i], expected[i], 1e-4) << i;
+  }
 }
 
 TANDEM_FOR_EACH_BACKEND(Backend, EngineOnTinyModels);

@@ -18,9 +18,12 @@ namespace {
 void record(const engine::Event& event, Said& said) {
   said.tokens.insert(said.tokens.end(), event.tokens.begin(), event.tokens.end());
   said.text += event.text;
-  for (const kernels::TokenLogprobs& logprobs : event.logprobs) {
-    said.logprobs.push_back(logprobs.chosen.logprob);
-    for (const auto& [token, logprob] : logprobs.top) said.logprobs.push_back(logprob);
+  for (const auto& [from, to] : {std::pair(&event.logprobs, &said.logprobs),
+                                 {&event.prompt_logprobs, &said.prompt_logprobs}}) {
+    for (const kernels::TokenLogprobs& logprobs : *from) {
+      to->push_back(logprobs.chosen.logprob);
+      for (const auto& [token, logprob] : logprobs.top) to->push_back(logprob);
+    }
   }
   if (event.finish) said.finish = *event.finish;
 }
@@ -94,6 +97,7 @@ void expect_same(const Outputs& expected, const Outputs& outputs, const std::str
     ASSERT_NE(it, outputs.end()) << what;
     EXPECT_EQ(it->second.tokens, said.tokens) << "request " << id << ", " << what;
     EXPECT_EQ(it->second.logprobs, said.logprobs) << "request " << id << ", " << what;
+    EXPECT_EQ(it->second.prompt_logprobs, said.prompt_logprobs) << "request " << id << ", " << what;
     EXPECT_EQ(it->second.text, said.text) << "request " << id << ", " << what;
     EXPECT_EQ(it->second.finish, said.finish) << "request " << id << ", " << what;
   }

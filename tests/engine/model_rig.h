@@ -40,6 +40,7 @@ struct Said {
   std::vector<TokenId> tokens;
   std::string text;
   std::vector<float> logprobs;  ///< per token: its own, then those of the likeliest
+  std::vector<float> prompt_logprobs;
   engine::FinishReason finish = engine::FinishReason::kError;
 
   bool operator==(const Said&) const = default;

@@ -6,6 +6,7 @@
 #include "core_harness.h"
 #include "tandem/grammar/compiler.h"
 #include "tandem/grammar/matcher.h"
+#include "tandem/kernels/sampling.h"
 
 namespace tandem::engine {
 namespace {
@@ -137,6 +138,56 @@ TEST(RequestFields, AThoughtIsClosedWhereItsBudgetIsSpent) {
   }
 }
 
+TEST(RequestFields, PromptLogprobsAreOfEveryTokenWhateverPagesAndKeptRowsAreLeft) {
+  std::uint64_t preemptions = 0;
+  for (const int kept_rows : {4, 7, 32}) {
+    for (const int chunk : {1, 5, 32}) {
+      ScriptedRunner::Options options;
+      options.max_kept_rows = kept_rows;
+      Harness harness(options, {.draft_length = 3, .prefill_chunk = chunk});
+      std::vector<Request> requests;
+      for (std::uint64_t id = 1; id <= 9; ++id) {
+        Request request = make_request(id, 1 + static_cast<int>(id * 7 % 40), 20);
+        request.prompt.front() = testing::kFirstLetter;  // pages that others may share
+        if (id % 3 != 0) request.prompt_logprobs = static_cast<int>(id % 3);
+        requests.push_back(request);
+        harness.add(requests.back());
+        for (int i = 0; i < 3 && harness.core().has_work(); ++i) harness.step();
+        if (id % 2 == 0) harness.core().preempt(id / 2 + 1);
+      }
+      harness.run();
+      for (const Request& request : requests) {
+        SCOPED_TRACE(request.id);
+        harness.expect_output(options, request);
+        const auto& logprobs = harness.received(request.id).prompt_logprobs;
+        if (!request.prompt_logprobs) {
+          EXPECT_TRUE(logprobs.empty());
+          continue;
+        }
+        ASSERT_EQ(logprobs.size(), request.prompt.size() - 1);
+        EXPECT_EQ(harness.received(request.id).usage.cached_tokens, 0);
+        for (std::size_t i = 0; i < logprobs.size(); ++i) {
+          const auto before = std::span(request.prompt).first(i + 1);
+          std::vector<float> row = testing::ScriptedModel::logits(options.model.next(
+              before,
+              {.temperature = request.sampling.temperature, .seed = request.sampling.seed}));
+          kernels::RowRule rule;
+          rule.top_logprobs = request.prompt_logprobs;
+          rule.given = request.prompt[i + 1];
+          kernels::SamplingScratch scratch;
+          kernels::TokenLogprobs expected;
+          kernels::sample(row, {}, rule, 0, scratch, expected);
+          EXPECT_EQ(logprobs[i].chosen.token, request.prompt[i + 1]);
+          EXPECT_EQ(logprobs[i].chosen.logprob, expected.chosen.logprob);
+          EXPECT_EQ(logprobs[i].top.size(), expected.top.size());
+        }
+      }
+      preemptions += harness.core().stats().preemptions;
+    }
+  }
+  EXPECT_GT(preemptions, 0U);
+}
+
 TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {
   const ScriptedRunner::Options options;
   Harness harness(options, {});
@@ -164,6 +215,8 @@ TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {
   refused([](Request& r) { r.min_tokens = -1; });
   refused([](Request& r) { r.min_tokens = 6; });
   refused([](Request& r) { r.logprobs = 21; });
+  refused([](Request& r) { r.prompt_logprobs = 21; });
+  refused([](Request& r) { r.prompt_logprobs = -1; });
   refused([](Request& r) { r.thought_budget = {3, 3, 5}; });
   refused([](Request& r) { r.thought_budget = {3, testing::kScriptedVocab, 5}; });
   refused([](Request& r) { r.thought_budget = {3, 4, -1}; });

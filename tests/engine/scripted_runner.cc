@@ -120,8 +120,10 @@ void ScriptedRunner::check_plan(const kernels::StepPlan& plan) {
     } else {
       prompt_rows += span_rows;
       if (span.keep == kernels::Keep::kLast) ++kept;
+      if (span.keep == kernels::Keep::kAll) kept += span_rows;
     }
-    const std::size_t sampled = span.is_decode() ? static_cast<std::size_t>(span_rows) : 1;
+    const bool is_whole = span.is_decode() || span.keep == kernels::Keep::kAll;
+    const std::size_t sampled = is_whole ? static_cast<std::size_t>(span_rows) : 1;
     if (!span.rules.empty() && span.rules.size() != sampled) fault("rules of other rows");
     if (span.next_drafts > options_.max_draft) fault("too many drafts asked for");
   }
@@ -177,14 +179,14 @@ std::vector<TokenId> ScriptedRunner::read(const kernels::Span& span, int kind, P
 }
 
 TokenId ScriptedRunner::choose(const kernels::Span& span, std::size_t row, Position position,
-                               const kernels::SamplingParams& sampling) {
+                               const kernels::SamplingParams& sampling,
+                               kernels::TokenLogprobs& logprobs) {
   const auto full = read(span, 1, 0, position + 1);
   const auto visible = read(span, 0, position + 1 - options_.model.window, position + 1);
   const TokenId token = options_.model.next(full, visible, sampling);
   if (span.rules.empty()) return token;
   std::vector<float> logits = ScriptedModel::logits(token);
   kernels::SamplingScratch scratch;
-  kernels::TokenLogprobs logprobs;
   return kernels::sample(logits, {.temperature = 0.0F}, span.rules[row], position, scratch,
                          logprobs);
 }
@@ -197,13 +199,22 @@ kernels::SpanResult ScriptedRunner::run_span(const kernels::Span& span,
   const Position first = span.is_decode() ? slot.position : span.first_position;
   if (!span.is_decode()) {
     slot.position = first + static_cast<Position>(tokens.size());
+    if (span.keep == kernels::Keep::kAll) {
+      for (std::size_t row = 0; row < tokens.size(); ++row) {
+        choose(span, row, first + static_cast<Position>(row), slot.sampling,
+               result.logprobs.emplace_back());
+      }
+    }
     if (span.keep != kernels::Keep::kLast) return result;
-    result.tokens[0] = choose(span, 0, slot.position - 1, slot.sampling);
+    kernels::TokenLogprobs logprobs;
+    result.tokens[0] = choose(span, 0, slot.position - 1, slot.sampling, logprobs);
     result.num_tokens = 1;
   } else {
     result.num_drafted = span.num_drafts;
     for (std::size_t row = 0; row < tokens.size(); ++row) {
-      const TokenId token = choose(span, row, first + static_cast<Position>(row), slot.sampling);
+      kernels::TokenLogprobs logprobs;
+      const TokenId token =
+          choose(span, row, first + static_cast<Position>(row), slot.sampling, logprobs);
       result.tokens[row] = token;
       ++result.num_tokens;
       if (row + 1 < tokens.size() && tokens[row + 1] != token) break;

@@ -88,7 +88,7 @@ class ScriptedRunner final : public model::StepRunner {
   void write(const kernels::Span& span, std::span<const TokenId> tokens);
   std::vector<TokenId> read(const kernels::Span& span, int kind, Position begin, Position end);
   TokenId choose(const kernels::Span& span, std::size_t row, Position position,
-                 const kernels::SamplingParams& sampling);
+                 const kernels::SamplingParams& sampling, kernels::TokenLogprobs& logprobs);
   kernels::SpanResult run_span(const kernels::Span& span, std::span<const TokenId> tokens);
   void draft(const kernels::Span& span, Slot& slot);
 

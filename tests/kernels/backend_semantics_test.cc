@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -245,6 +246,50 @@ TEST_P(BackendSemantics, VerifyKeepsToTheRuleOfARow) {
     EXPECT_EQ(span.logprobs[0].top.size(), 2U);
   }
   EXPECT_TRUE(result->spans[7].logprobs.empty());
+}
+
+TEST_P(BackendSemantics, AScoredSpanYieldsTheLogprobsOfItsGivenTokensAndNothingElse) {
+  const int vocab = rig_.dims().vocab;
+  const kernels::Head head = {rig_.norm(width(), 1), rig_.table(DType::kQ8_0, vocab, width(), 2),
+                              30.0F};
+  const std::vector<TokenId> text = {8, 1, 4, 1, 11, 9, 2, 6, 11, 7, 11};
+  std::vector<kernels::RowRule> rules(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    rules[i].top_logprobs = static_cast<int>(i % 3);
+    rules[i].given = text[(i + 1) % text.size()];
+  }
+  for (const bool is_alone : {true, false}) {
+    kernels::StepPlan plan;
+    if (!is_alone) plan.spans.push_back(rig_.prompt(0, text, 0, Keep::kLast));
+    plan.spans.push_back(rig_.prompt(1, text, 0, Keep::kAll));
+    plan.spans.back().rules = rules;
+    for (const int slot : {0, 1}) backend().set_slot(slot, {.temperature = 0.0F});
+    const int rows = backend().begin_step(plan).kept_rows;
+    ASSERT_EQ(rows, static_cast<int>(text.size()) + (is_alone ? 0 : 1));
+    const Rows h = rig_.random_rows(rows, width(), RowSet::kStep, 6);
+    const Rows logits = rig_.rows(rows, vocab, RowSet::kStep);
+    backend().logits(head, h, logits);
+    backend().verify(head, h);
+    const auto result = backend().end_step();
+    ASSERT_TRUE(result.ok());
+    const kernels::SpanResult& scored = result->spans.back();
+    EXPECT_EQ(scored.num_tokens, 0);
+    ASSERT_EQ(scored.logprobs.size(), text.size());
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const std::vector<float> row = one_row(logits, static_cast<int>(i) + (is_alone ? 0 : 1));
+      double total = 0.0;
+      for (const float x : row) total += std::exp(static_cast<double>(x));
+      const kernels::TokenLogprobs& each = scored.logprobs[i];
+      EXPECT_EQ(each.chosen.token, *rules[i].given);
+      EXPECT_NEAR(each.chosen.logprob,
+                  row[static_cast<std::size_t>(each.chosen.token)] - std::log(total), 1e-4);
+      EXPECT_EQ(each.top.size(), i % 3);
+    }
+    if (!is_alone) {
+      EXPECT_EQ(result->spans[0].num_tokens, 1);
+      EXPECT_TRUE(result->spans[0].logprobs.empty());
+    }
+  }
 }
 
 TEST_P(BackendSemantics, SuppressedTokensAreNeverChosenNorDrafted) {

@@ -60,10 +60,10 @@ Delta full_delta() {
   return delta;
 }
 
-std::vector<kernels::TokenLogprobs> some_logprobs() {
+std::vector<ScoredToken> some_logprobs() {
   const TokenId a = test_tokenizer()->find("a");
   const TokenId byte = byte_tokens("\xC3").front();
-  return {{{a, -0.5F}, {{a, -0.5F}, {byte, -1.25F}}}, {{byte, -2.0F}, {}}};
+  return {{{{a, -0.5F}, {{a, -0.5F}, {byte, -1.25F}}}}, {{{byte, -2.0F}, {}}}};
 }
 
 TEST(AnswerWriter, StreamsAChatByteForByte) {
@@ -223,7 +223,7 @@ TEST(AnswerWriter, SpellsLogprobsOfTexts) {
   }
   EXPECT_NE(out.find("\"logprobs\":{\"tokens\":[\"a\",\"\xEF\xBF\xBD\"],"
                      "\"token_logprobs\":[-0.5,-2],"
-                     "\"top_logprobs\":[{\"a\":-0.5,\"\xEF\xBF\xBD\":-1.25},{}],"
+                     "\"top_logprobs\":[{\"a\":-0.5,\"\xEF\xBF\xBD\":-1.25},{\"\xEF\xBF\xBD\":-2}],"
                      "\"text_offset\":[2,3]}"),
             std::string::npos)
       << out;

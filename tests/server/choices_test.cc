@@ -228,6 +228,56 @@ TEST_F(ChoicesTest, OfSeveralPromptsEchoThem) {
   EXPECT_EQ(body.at("usage").at("prompt_tokens"), 6);
 }
 
+TEST_F(ChoicesTest, EchoTheLogprobsOfTheirPrompts) {
+  start_and_attach();
+  const auto answer = [this](std::size_t i, const std::string& said) {
+    const engine::Request request = engine_.request(i);
+    EXPECT_EQ(request.prompt_logprobs, 1);
+    EXPECT_EQ(request.logprobs, 1);
+    EXPECT_EQ(request.max_tokens, 1);
+    engine::Event event;
+    for (std::size_t t = 1; t < request.prompt.size(); ++t) {
+      const TokenId token = request.prompt[t];
+      event.prompt_logprobs.push_back({{token, -1.0F - static_cast<float>(t)}, {{9, -0.5F}}});
+    }
+    event.tokens = tokens_of(said);
+    event.text = said == "<turn|>" ? "" : said;
+    event.logprobs = {{{event.tokens[0], -0.25F}, {{event.tokens[0], -0.25F}}}};
+    event.finish = said == "<turn|>" ? FinishReason::kStop : FinishReason::kLength;
+    event.usage.prompt_tokens = static_cast<int>(request.prompt.size());
+    event.usage.completion_tokens = 1;
+    engine_.emit(i, event);
+  };
+  for (const char* most : {"1", "0"}) {
+    const auto first = engine_.num_submitted();
+    Pending whole([this, most] {
+      return complete(fmt::format(R"({{"prompt":["ab\u00e9",[2,264,265]],"echo":true,)"
+                                  R"("logprobs":1,"max_tokens":{}}})",
+                                  most));
+    });
+    answer(first, "c");
+    answer(first + 1, "<turn|>");
+    const auto body = json::parse(whole.get().body);
+    const bool is_empty = *most == '0';
+    const auto part = [&](std::size_t i, const char* name) {
+      return json::serialize(body.at("choices").at(i).at("logprobs").at(name));
+    };
+    const std::string last = is_empty ? "" : "c";
+    EXPECT_EQ(body.at("choices").at(0).at("text").as_string(), "ab\u00e9" + last);
+    EXPECT_EQ(body.at("choices").at(1).at("text"), "<bos>ab");
+    EXPECT_EQ(part(0, "tokens"), "[\"<bos>\",\"a\",\"b\",\"\uFFFD\",\"\uFFFD\"" +
+                                     std::string(is_empty ? "]" : ",\"c\"]"));
+    EXPECT_EQ(part(0, "token_logprobs"),
+              is_empty ? "[null,-2,-3,-4,-5]" : "[null,-2,-3,-4,-5,-2.5E-1]");
+    EXPECT_EQ(part(0, "text_offset"), is_empty ? "[0,0,1,2,3]" : "[0,0,1,2,3,3]");
+    EXPECT_EQ(part(1, "text_offset"), is_empty ? "[0,5,6]" : "[0,5,6,7]");
+    const std::string tops = R"([null,{"\u0001":-5E-1,"a":-2},{"\u0001":-5E-1,"b":-3})";
+    EXPECT_EQ(part(1, "top_logprobs"), tops + (is_empty ? "]" : R"(,{"<turn|>":-2.5E-1}])"));
+    EXPECT_EQ(body.at("usage").at("completion_tokens"), is_empty ? 0 : 2);
+    EXPECT_EQ(body.at("choices").at(1).at("finish_reason"), is_empty ? "length" : "stop");
+  }
+}
+
 TEST_F(ChoicesTest, CarryTheLogprobsOfTheirContent) {
   start_and_attach();
   Pending whole([this] { return chat(R"("logprobs":true,"top_logprobs":1)"); });

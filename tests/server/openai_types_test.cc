@@ -68,12 +68,11 @@ constexpr BadMember kBadMembers[] = {
     {R"("seed":"x")", "seed", "must be an integer"},
     {R"("seed":1.25)", "seed", "must be an integer"},
     {R"("seed":99999999999999999999999999)", "seed", "must be an integer"},
-    {R"("max_tokens":0)", "max_tokens", "must be an integer from 1"},
-    {R"("max_tokens":-5)", "max_tokens", "must be an integer from 1"},
+    {R"("max_tokens":-5)", "max_tokens", "must be an integer from"},
     {R"("max_tokens":"10")", "max_tokens", "must be an integer"},
     {R"("max_tokens":10.5)", "max_tokens", "must be an integer"},
     {R"("max_tokens":9223372036854775808)", "max_tokens", "must be an integer"},
-    {R"("max_completion_tokens":0)", "max_completion_tokens", "must be an integer from 1"},
+    {R"("max_completion_tokens":-1)", "max_completion_tokens", "must be an integer from"},
     {R"("max_completion_tokens":{})", "max_completion_tokens", "must be an integer"},
     {R"("stop":1)", "stop", "must be a string or an array of at most 16 strings"},
     {R"("stop":"")", "stop", "each of 1 to 1024 bytes"},
@@ -163,6 +162,7 @@ constexpr BadMember kBadChatMembers[] = {
     {R"("parallel_tool_calls":1)", "parallel_tool_calls", "must be true or false"},
     {R"("functions":[{"name":"f"}])", "functions", "not supported yet"},
     {R"("logprobs":1)", "logprobs", "must be true or false"},
+    {R"("max_tokens":0)", "max_tokens", "must be an integer from 1"},
     {R"("top_logprobs":3)", "top_logprobs", "only allowed when 'logprobs' is true"},
     {R"("logprobs":true,"top_logprobs":21)", "top_logprobs", "must be an integer from 0 to 20"},
     {R"("modalities":["text","audio"])", "modalities", "not supported yet"},
@@ -253,7 +253,6 @@ constexpr BadMember kBadCompletionBodies[] = {
     {R"({"prompt":[[]]})", "prompt", "must be a string"},
     {R"({"prompt":[{}]})", "prompt", "must be a string"},
     {R"({"prompt":"a","echo":1})", "echo", "must be true or false"},
-    {R"({"prompt":"a","echo":true,"logprobs":1})", "echo", "not supported yet"},
     {R"({"prompt":"a","suffix":"b"})", "suffix", "not supported yet"},
     {R"({"prompt":"a","logprobs":true})", "logprobs", "must be an integer from 0 to 20"},
 };
@@ -277,7 +276,7 @@ TEST(ChatRequest, FillsInDefaults) {
   EXPECT_EQ(params.sampling.top_p, 0.95F);
   EXPECT_EQ(params.sampling.min_p, 0.0F);
   EXPECT_FALSE(params.seed);
-  EXPECT_EQ(params.max_tokens, 0);
+  EXPECT_EQ(params.max_tokens, std::nullopt);
   EXPECT_TRUE(params.stop.empty());
   EXPECT_FALSE(params.stream || params.include_usage || params.ignore_eos || params.draft_length);
 }

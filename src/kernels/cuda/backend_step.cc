@@ -122,7 +122,9 @@ void CudaBackend::accept_tokens(Rows h) {
   a.padding = block_.padding_row();
   a.padding.visible_end = 0;
   a.acceptance = geometry_.acceptance;
-  accept(a, std::max(sizes_.sampled, sizes_.draft_rows), stream_);
+  const int blocks = std::max(sizes_.sampled, sizes_.draft_rows);
+  if (blocks == 0) return;  // all spans are scored
+  accept(a, blocks, stream_);
   check_launch();
 }
 
