@@ -57,6 +57,16 @@ TEST_F(DeviceMemory, WeightsTakeWhatWasPlanned) {
   check(random_tensor(DType::kBF16, 1, 512, 1, 1.0F).view, WeightRole::kVector);
 }
 
+TEST_F(DeviceMemory, WeightsBeyondTheRangeOfBricksAreRefused) {
+  auto backend = kernels::open_cuda_backend({}).value();
+  for (const DType dtype : {DType::kQ4_K, DType::kQ6_K}) {
+    const auto weight =
+        backend->pack(random_tensor(dtype, 200, 512, 1, 100.0F).view, WeightRole::kLinear, "big");
+    ASSERT_FALSE(weight.ok()) << core::name(dtype);
+    EXPECT_NE(weight.status().message().find("weights beyond"), std::string::npos);
+  }
+}
+
 TEST_F(DeviceMemory, RowsOfTablesOnTheHostAreTheSame) {
   Dims dims;
   dims.hidden = 2560;  // chunks of rows

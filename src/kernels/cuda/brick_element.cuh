@@ -11,20 +11,46 @@ __device__ inline float half_at(const std::uint8_t* p) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(p[0] | p[1] << 8)));
 }
 
-/// Byte and shift of element's 4-bit code in the low plane that Q4K and Q6K bricks share.
-struct NibbleAt {
-  int byte, shift;
+/// Bits of a code: `first` is the place of the lowest one in a 32-bit word of the brick, and beyond
+/// the word's last bit comes its first.
+struct BitsAt {
+  int word, first;
 };
-__host__ __device__ inline NibbleAt nibble_at(const FragmentSlot& f) {
-  const int word = ((f.warp * 4 + f.step / 4) * 32 + f.lane) * 4 + f.step % 4;
-  const int nibble = 4 * f.half + f.reg;
-  return {4 * word + nibble / 2, nibble % 2 * 4};
+__device__ inline int bits_at(const std::uint8_t* brick, BitsAt at, int mask) {
+  const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(brick)[at.word];
+  return static_cast<int>(__funnelshift_r(word, word, at.first)) & mask;
 }
-/// Byte and shift of the upper two bits in a Q6K brick's second plane.
-__host__ __device__ inline NibbleAt pair_at(const FragmentSlot& f) {
-  const int word = ((f.warp * 2 + f.step / 8) * 32 + f.lane) * 4 + f.step % 8 / 2;
-  const int bit = 16 * f.half + 2 * (4 * (f.step % 2) + f.reg);
-  return {8192 + 4 * word + bit / 8, bit % 8};
+/// The word of a k-step in a plane of 4-bit codes.
+__host__ __device__ inline int nibble_word(const FragmentSlot& f) {
+  return ((f.warp * 4 + f.step / 4) * 32 + f.lane) * 4 + f.step % 4;
+}
+__host__ __device__ inline BitsAt q4k_at(const FragmentSlot& f) {
+  constexpr int kFirst[4] = {6, 2, 10, 14};
+  return {nibble_word(f), 16 * f.half + kFirst[f.reg]};
+}
+__host__ __device__ inline BitsAt fp4_at(const FragmentSlot& f) {
+  return {nibble_word(f), 16 * f.half + 4 * f.reg};
+}
+/// The lower four and upper two bits of a Q6K code.
+struct Q6KAt {
+  BitsAt low, high;
+};
+__host__ __device__ inline Q6KAt q6k_at(const FragmentSlot& f) {
+  const int chunk = (f.warp * 4 + f.step / 4) * 32 + f.lane, pair = f.step % 4 / 2;
+  const int first = 4 * chunk + 2 * pair, last = 2048 + 2 * chunk + pair;  // words A and C
+  const int side = f.reg / 2, bit = 16 * f.half;
+  if (f.step % 2 == 1 && side == 1) {
+    return {{first + f.reg % 2, bit}, {last, bit + 2 * (f.reg % 2)}};
+  }
+  const int word = f.step % 2 == 1 ? last : first + side;
+  return {{word, bit + 4 + 6 * (f.reg % 2)}, {word, bit + 8 + 6 * (f.reg % 2)}};
+}
+/// Bytes into a brick's scale words, and into its row words.
+__host__ __device__ inline int scale_word_at(int row, int chunk) {
+  return (((row / 16 * 4 + chunk) * 8 + row % 8) * 2 + row / 8 % 2) * 4;
+}
+__host__ __device__ inline int row_at(int row) {  // in values of a row
+  return (row / 16 * 8 + row % 8) * 2 + row / 8 % 2;
 }
 __host__ __device__ inline int byte_at(const FragmentSlot& f) {  // Q8
   return ((f.warp * 8 + f.step / 2) * 32 + f.lane) * 16 + f.step % 2 * 8 + 2 * f.reg + f.half;
@@ -51,33 +77,31 @@ __device__ inline float brick_value(BrickKind kind, const std::uint8_t* brick, i
   const FragmentSlot f = fragment_slot(row, k);
   switch (kind) {
     case BrickKind::kQ4K: {
-      const NibbleAt at = nibble_at(f);
-      const int code = brick[at.byte] >> at.shift & 15;
-      const std::uint8_t* scales = brick + 8192 + 16 * row;
-      const std::uint8_t* d = brick + 9216 + 4 * row;
-      return half_at(d) * static_cast<float>(scales[k / 32]) * static_cast<float>(code) -
-             half_at(d + 2) * static_cast<float>(scales[8 + k / 32]);
+      const std::uint8_t* scales = brick + 8192 + scale_word_at(row, k / 64);
+      const std::uint8_t* d = brick + 9216 + 4 * row_at(row);
+      const int group = k / 32 % 2;
+      return half_at(d) * 0x1p-11f * static_cast<float>(scales[group] / 4) *
+                 static_cast<float>(bits_at(brick, q4k_at(f), 15)) +
+             half_at(d + 2) * 0x1p-17f * static_cast<float>(scales[2 + group] / 4);
     }
     case BrickKind::kQ6K: {
-      const NibbleAt low = nibble_at(f), high = pair_at(f);
-      const int code = (brick[low.byte] >> low.shift & 15) | (brick[high.byte] >> high.shift & 3)
-                                                                 << 4;
-      const int sc = static_cast<int>(brick[12288 + 16 * row + k / 16]) - 128;
-      return half_at(brick + 13312 + 2 * row) * static_cast<float>(sc) *
+      const Q6KAt at = q6k_at(f);
+      const int code = bits_at(brick, at.low, 15) | bits_at(brick, at.high, 3) << 4;
+      const int sc = brick[12288 + scale_word_at(row, k / 64) + k / 16 % 4] - 128;
+      return half_at(brick + 13312 + 2 * row_at(row)) * 0x1p-15f * static_cast<float>(sc) *
              static_cast<float>(code - 32);
     }
     case BrickKind::kQ8: {
       const int code = static_cast<int>(brick[byte_at(f)]) - 128;
-      return half_at(brick + 16384 + 16 * row + 2 * (k / 32)) * static_cast<float>(code);
+      return half_at(brick + 16384 + scale_word_at(row, k / 64) + k / 32 % 2 * 2) *
+             static_cast<float>(code);
     }
     case BrickKind::kF8:
-      return e4m3_value(brick[e4m3_at(f)]) * half_at(brick + 16384 + 4 * row + k / 128 * 2) /
-             256.0f;
-    case BrickKind::kFp4: {
-      const NibbleAt at = nibble_at(f);
-      return e2m1_value(brick[at.byte] >> at.shift & 15) *
-             e4m3_value(brick[8192 + 16 * row + k / 16]) / 256.0f;
-    }
+      return e4m3_value(brick[e4m3_at(f)]) *
+             half_at(brick + 16384 + 4 * row_at(row) + k / 128 * 2) / 256.0f;
+    case BrickKind::kFp4:
+      return e2m1_value(bits_at(brick, fp4_at(f), 15)) *
+             e4m3_value(brick[8192 + scale_word_at(row, k / 64) + k / 16 % 4]) / 256.0f;
     case BrickKind::kF16:
       return __half2float(reinterpret_cast<const half*>(brick)[value_at(f)]);
   }

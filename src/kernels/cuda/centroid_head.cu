@@ -57,7 +57,8 @@ __device__ float2 multiply_group(const MatrixView& table, int group, const HalfR
 #pragma unroll
     for (int step = 0; step < 16; ++step) {
       std::uint32_t w[4], b[2] = {};
-      reader.fragment(step, w);
+      if (step % 4 == 0) reader.load(step / 4);
+      reader.fragment(step % 4, w);
       if (lane < 4) {  // the one column that is not empty
         const int k = sb * kBrickCols + 16 * step + 2 * lane;
 #pragma unroll
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(32 * kWarps) cluster_kernel(CentroidArguments 
         const int entry = group * kGroupRows + lane / 4 + 8 * i;
         if (lane % 4 != 0 || entry < first || entry >= first + size) continue;
         const TokenId id = a.ids[entry];
-        float value = i == 0 ? sums.x : sums.y;
+        float value = (i == 0 ? sums.x : sums.y) * brick_unit(a.table.kind);
         if (a.table.row_scales != nullptr) value *= a.table.row_scales[entry];
         if (a.suppressed != nullptr && (a.suppressed[id / 32] >> (id % 32) & 1)) value = -INFINITY;
         const unsigned long long key = order_key(value, id);

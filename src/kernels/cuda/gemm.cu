@@ -32,16 +32,16 @@ __global__ void __launch_bounds__(kMathThreads + 32, 2) narrow_kernel(GemmArgume
 }
 
 template <bool kLargestOnly>
-void launch_gemm(const GemmArguments& g, int ctas, int rows, cudaStream_t stream) {
-  if (rows > kNarrowRows && launch_wide(g, ctas, rows, kLargestOnly, stream)) return;
+void launch_gemm(const GemmArguments& g, int rows, cudaStream_t stream) {
+  if (rows > kNarrowRows && launch_wide(g, rows, kLargestOnly, stream)) return;
   if (rows <= 8) {
-    launch_run<1>(narrow_kernel<1, kLargestOnly>, g, ctas, rows, stream);
+    launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream);
   } else if (rows <= 16) {
-    launch_run<2>(narrow_kernel<2, kLargestOnly>, g, ctas, rows, stream);
+    launch_run<2>(narrow_kernel<2, kLargestOnly>, g, rows, stream);
   } else if (rows <= 32) {
-    launch_run<4>(narrow_kernel<4, kLargestOnly>, g, ctas, rows, stream);
+    launch_run<4>(narrow_kernel<4, kLargestOnly>, g, rows, stream);
   } else {
-    launch_run<8>(narrow_kernel<8, kLargestOnly>, g, ctas, rows, stream);
+    launch_run<8>(narrow_kernel<8, kLargestOnly>, g, rows, stream);
   }
 }
 
@@ -87,12 +87,14 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
   }
   const long long units =
       static_cast<long long>(whole_tiles ? 1 : group.superblocks_) * group.num_tiles_;
-  group.ctas_ = static_cast<int>(std::min<long long>(num_ctas, units));
+  group.runs_ = static_cast<int>(std::min<long long>(num_ctas, units));
+  TANDEM_CHECK(units * (group.runs_ + 2) < std::numeric_limits<int>::max(),
+               "units times runs is an int");
   std::vector<TileParts> parts;
   for (int t = 0; t < group.num_tiles_; ++t) {
-    // CTA c runs the units [units c / ctas, units (c + 1) / ctas).
+    // Run r has the units [units r / runs, units (r + 1) / runs).
     const auto owner = [&](long long u) {
-      return static_cast<int>(((u + 1) * group.ctas_ - 1) / units);
+      return static_cast<int>(((u + 1) * group.runs_ - 1) / units);
     };
     const int first = owner(static_cast<long long>(t) * group.superblocks_);
     const int last = owner(static_cast<long long>(t + 1) * group.superblocks_ - 1);
@@ -114,13 +116,14 @@ Partials GemmGroup::run(const HalfRows& x, int rows, float* partials, int max_ro
                       partials,
                       num_tiles_,
                       superblocks_,
+                      runs_,
                       x.row_tiles,
                       max_rows,
                       unit_bytes_,
                       0,
                       whole_tiles_,
                       {}},
-                     ctas_, rows, stream);
+                     rows, stream);
   return {partials, parts_.as<TileParts>(), x.scale, max_rows};
 }
 
@@ -129,8 +132,8 @@ void GemmGroup::run_largest(const HalfRows& x, int rows, const LargestOutputs& o
   TANDEM_CHECK(whole_tiles_ && num_matrices_ == 1, "largest outputs are those of one matrix");
   launch_gemm<true>(
       {ranges_[0], ranges_[1], ranges_[2], reinterpret_cast<const uint4*>(x.data), nullptr,
-       num_tiles_, superblocks_, x.row_tiles, 0, unit_bytes_, 0, whole_tiles_, out},
-      ctas_, rows, stream);
+       num_tiles_, superblocks_, runs_, x.row_tiles, 0, unit_bytes_, 0, whole_tiles_, out},
+      rows, stream);
 }
 
 }  // namespace tandem::kernels::cuda

@@ -54,7 +54,7 @@ struct Partials {
 };
 
 /// Where a product whose largest outputs alone matter leaves them: keys (order_key) of the
-/// likeliest id that each warp of each CTA saw. Ids in `suppressed` (a mask of V bits, may be null)
+/// likeliest id that each warp saw in each run. Ids in `suppressed` (a mask of V bits, may be null)
 /// and ids >= vocab never win.
 struct LargestOutputs {
   unsigned long long* keys = nullptr;  ///< [rows rounded up to kRowBlock][keys_per_row()]
@@ -119,7 +119,7 @@ class GemmGroup {
   /// whole_tiles.
   void run_largest(const HalfRows& x, int rows, const LargestOutputs& out,
                    cudaStream_t stream) const;
-  int keys_per_row() const { return 8 * ctas_; }
+  int keys_per_row() const { return 8 * runs_; }
 
   int slots() const { return slots_; }
   /// First tile of matrix i.
@@ -129,7 +129,7 @@ class GemmGroup {
   DeviceBuffer parts_;
   std::array<TileRange, kMaxGroup> ranges_;
   int num_matrices_ = 0;
-  int num_tiles_ = 0, superblocks_ = 0, ctas_ = 0, slots_ = 0, unit_bytes_ = 0;
+  int num_tiles_ = 0, superblocks_ = 0, runs_ = 0, slots_ = 0, unit_bytes_ = 0;
   bool whole_tiles_ = false;
   InputForm input_ = InputForm::kHalf;
 };

@@ -7,21 +7,21 @@
 
 namespace tandem::kernels::cuda {
 
-/// x [rows, K] times up to three matrices. Units are (tile, superblock) pairs, dealt to the CTAs of
-/// a row block in contiguous runs.
+/// x [rows, K] times up to three matrices. Units are (tile, superblock) pairs, cut into contiguous
+/// runs.
 struct GemmArguments {
   TileRange first, second, third;
   const uint4* x;
   float* partials;
-  int num_tiles, superblocks, x_tiles, max_rows, unit_bytes, stages;
+  int num_tiles, superblocks, runs, x_tiles, max_rows, unit_bytes, stages;
   bool whole_tiles;
   LargestOutputs largest;
 };
 
 template <int NT>
-__device__ void store_tile(const GemmArguments& g, int tile, int first_row, int n, int lane,
-                           float2 scales, float (&acc)[NT][4]) {
-  const int slot = g.whole_tiles ? tile : static_cast<int>(blockIdx.x) + tile;
+__device__ void store_tile(const GemmArguments& g, int run, int tile, int first_row, int n,
+                           int lane, float2 scales, float (&acc)[NT][4]) {
+  const int slot = g.whole_tiles ? tile : run + tile;
   float* out = g.partials + static_cast<std::size_t>(slot) * g.max_rows * kTileRows + n;
 #pragma unroll
   for (int t = 0; t < NT; ++t) {

@@ -1,4 +1,4 @@
-// y = W x for many rows: wgmma m64nNk16, weights as A from registers, 32, 64 or 128 rows of
+// y = W x for many rows: wgmma m64nNk16, weights as A from registers, 32, 64, 96 or 128 rows of
 // activations as B in shared memory. Two warpgroups have a brick each; while the tensor cores work
 // on one k-step, a warp expands the next. Each sum has the bits of mma.sync (docs/performance.md,
 // M1), and the cuts along K are the same.
@@ -9,27 +9,34 @@
 namespace tandem::kernels::cuda {
 namespace {
 
+constexpr int kStepStride = 256 / 16;  // of k-steps in a descriptor
+
 struct Wgmma {
   template <BrickKind kKind, int NT>
   __device__ static void multiply(const std::uint8_t* brick, const std::uint8_t* x, int warp,
                                   int lane, float (&acc)[NT][4]) {
     BrickReader<kKind> reader;
     reader.begin(brick, warp, lane);
+    const std::uint64_t b = wgmma_descriptor(x, 128, 4096);
     // The k-steps at work and the next ones: one is long enough for 64 rows and more.
     constexpr int kSteps = NT >= 8 ? 1 : 2;
     std::uint32_t a[2][kSteps][4];
 #pragma unroll
-    for (int i = 0; i < 16 / kSteps; ++i) {
+    for (int chunk = 0; chunk < kBrickChunks; ++chunk) {
+      reader.load(chunk);
 #pragma unroll
-      for (int j = 0; j < kSteps; ++j) reader.fragment(i * kSteps + j, a[i % 2][j]);
-      wgmma_fence();
+      for (int i = 0; i < 4 / kSteps; ++i) {
 #pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        wgmma_rs<8 * NT>(reinterpret_cast<float(&)[4 * NT]>(acc), a[i % 2][j],
-                         wgmma_descriptor(x + 256 * (i * kSteps + j), 128, 4096));
+        for (int j = 0; j < kSteps; ++j) reader.fragment(i * kSteps + j, a[i % 2][j]);
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) {
+          wgmma_rs<8 * NT>(reinterpret_cast<float(&)[4 * NT]>(acc), a[i % 2][j],
+                           b + kStepStride * (4 * chunk + i * kSteps + j));
+        }
+        wgmma_commit();
+        wgmma_wait<1>();
       }
-      wgmma_commit();
-      wgmma_wait<1>();
     }
     wgmma_wait<0>();
   }
@@ -53,10 +60,9 @@ bool has_wgmma() {
 }
 
 template <int NT>
-bool launch_rows(const GemmArguments& g, int ctas, int rows, bool largest_only,
-                 cudaStream_t stream) {
-  return launch_run<NT>(largest_only ? wide_kernel<NT, true> : wide_kernel<NT, false>, g, ctas,
-                        rows, stream);
+bool launch_rows(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
+  return launch_run<NT>(largest_only ? wide_kernel<NT, true> : wide_kernel<NT, false>, g, rows,
+                        stream);
 }
 
 template <int NT>
@@ -70,18 +76,24 @@ core::Status prepare_rows() {
 
 }  // namespace
 
-bool launch_wide(const GemmArguments& g, int ctas, int rows, bool largest_only,
-                 cudaStream_t stream) {
+bool launch_wide(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
   if (!has_wgmma()) return false;
-  if (rows <= 32) return launch_rows<4>(g, ctas, rows, largest_only, stream);
-  return (rows > 64 && launch_rows<16>(g, ctas, rows, largest_only, stream)) ||
-         launch_rows<8>(g, ctas, rows, largest_only, stream);
+  if (rows <= 32) return launch_rows<4>(g, rows, largest_only, stream);
+  if (rows > 64) {
+    const int blocks = (rows + kRowBlock - 1) / kRowBlock, each = (rows + blocks - 1) / blocks;
+    if (each <= 96 ? launch_rows<12>(g, rows, largest_only, stream)
+                   : launch_rows<16>(g, rows, largest_only, stream)) {
+      return true;
+    }
+  }
+  return launch_rows<8>(g, rows, largest_only, stream);
 }
 
 core::Status prepare_wide() {
   if (!has_wgmma()) return {};
   TANDEM_TRY(prepare_rows<4>());
   TANDEM_TRY(prepare_rows<8>());
+  TANDEM_TRY(prepare_rows<12>());
   return prepare_rows<16>();
 }
 

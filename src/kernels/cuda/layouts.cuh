@@ -23,6 +23,7 @@ enum class BrickKind : std::int32_t {
 // A brick is 64 outputs x 256 K. Bytes: codes, scales per row, fp16 scales of scales.
 constexpr int kBrickRows = 64;
 constexpr int kBrickCols = 256;
+constexpr int kBrickChunks = 4;            ///< of 64 columns, the unit of expansion
 constexpr int kTileRows = 2 * kBrickRows;  ///< outputs of a GEMM tile: two bricks side by side
 
 __host__ __device__ constexpr int brick_bytes(BrickKind kind) {
@@ -41,6 +42,11 @@ __host__ __device__ constexpr int brick_bytes(BrickKind kind) {
       return 32768;
   }
   return 0;
+}
+
+/// What a 1 in the fragments of a brick stands for: sums are times this.
+__host__ __device__ constexpr float brick_unit(BrickKind kind) {
+  return kind == BrickKind::kQ4K || kind == BrickKind::kQ6K ? 32.0f : 1.0f;
 }
 
 /// The place of W[row][k] in a brick's m16k16 A fragments: warp row/16; lane, register and half
@@ -64,8 +70,8 @@ __host__ __device__ inline std::size_t activation_index(int row, int k, int row_
 /// To what a product's weights want its inputs rounded (kernels::WeightView::e4m3_group).
 enum class InputForm : std::int32_t { kHalf, kE4m3Rows, kE4m3Blocks };
 
-/// Activations as the GEMM reads them: fp16 = value / scale[row]; the scale is a power of two, or of
-/// rows in InputForm::kE4m3Rows that of their codes.
+/// Activations as the GEMM reads them: fp16 = value / scale[row]; the scale is a power of two, or
+/// of rows in InputForm::kE4m3Rows that of their codes.
 struct HalfRows {
   half* data = nullptr;
   float* scale = nullptr;  ///< [rows]

@@ -25,15 +25,19 @@ struct MmaSync {
     BrickReader<kKind> reader;
     reader.begin(brick, warp, lane);
 #pragma unroll
-    for (int pair = 0; pair < 8; ++pair) {
-      std::uint32_t low[4], high[4];
-      reader.fragment(2 * pair, low);
-      reader.fragment(2 * pair + 1, high);
+    for (int chunk = 0; chunk < kBrickChunks; ++chunk) {
+      reader.load(chunk);
 #pragma unroll
-      for (int t = 0; t < NT; ++t) {
-        const uint4 b = load_fragments(x + (t * 8 + pair) * 32);
-        mma_m16n8k16(acc[t], low, b.x, b.y);
-        mma_m16n8k16(acc[t], high, b.z, b.w);
+      for (int pair = 0; pair < 2; ++pair) {
+        std::uint32_t low[4], high[4];
+        reader.fragment(2 * pair, low);
+        reader.fragment(2 * pair + 1, high);
+#pragma unroll
+        for (int t = 0; t < NT; ++t) {
+          const uint4 b = load_fragments(x + (t * 8 + 2 * chunk + pair) * 32);
+          mma_m16n8k16(acc[t], low, b.x, b.y);
+          mma_m16n8k16(acc[t], high, b.z, b.w);
+        }
       }
     }
   }

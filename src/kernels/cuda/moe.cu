@@ -110,7 +110,8 @@ __device__ void multiply_group(const MatrixView& w, int group, const Columns& x,
 #pragma unroll
     for (int step = 0; step < 16; ++step) {
       std::uint32_t a[4];
-      reader.fragment(step, a);
+      if (step % 4 == 0) reader.load(step / 4);
+      reader.fragment(step % 4, a);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         if (!__any_sync(0xffffffffu, x.at[t] != nullptr)) break;
@@ -188,7 +189,7 @@ __device__ void each_sum(const ExpertArguments& a, const Work& work, int first, 
 }
 
 __device__ float output_scale(const MatrixView& w, int output) {
-  return w.row_scales == nullptr ? 1.0f : w.row_scales[output];
+  return brick_unit(w.kind) * (w.row_scales == nullptr ? 1.0f : w.row_scales[output]);
 }
 
 __global__ void __launch_bounds__(32 * kWarps)

@@ -20,16 +20,23 @@ struct PackArguments {
   int num_rows, cols, superblocks;
   int first_row;  // of the matrix, a multiple of kTileRows
   std::uint8_t* bricks;
+  int* out_of_range;  // set where scales are larger than a brick of the kind can hold
 };
 
 __device__ std::uint8_t* brick_of(const PackArguments& p, int row, int sb, int bytes) {
   const std::size_t unit = static_cast<std::size_t>(row / kTileRows) * p.superblocks + sb;
   return p.bricks + (unit * 2 + row % kTileRows / kBrickRows) * bytes;
 }
-__device__ void or_byte(std::uint8_t* p, int value) {  // neighbours write the same word
-  const auto address = reinterpret_cast<std::uintptr_t>(p);
-  atomicOr(reinterpret_cast<unsigned int*>(address & ~std::uintptr_t{3}),
-           static_cast<unsigned int>(value) << (address % 4 * 8));
+__device__ void or_bits(std::uint8_t* brick, BitsAt at, int code) {
+  const auto value = static_cast<std::uint32_t>(code);
+  atomicOr(reinterpret_cast<std::uint32_t*>(brick) + at.word,
+           __funnelshift_l(value, value, at.first));
+}
+/// value * factor as fp16; says so where it leaves the range.
+__device__ half scaled(float value, float factor, int* out_of_range) {
+  const float v = value * factor;
+  if (fabsf(v) > 65504.0f && fabsf(value) <= 65504.0f) *out_of_range = 1;
+  return __float2half_rn(v);
 }
 
 // One block of 256 threads a (row, superblock).
@@ -37,19 +44,25 @@ __global__ void pack_q4k(PackArguments p) {
   const int row = p.first_row + blockIdx.x, sb = blockIdx.y, k = threadIdx.x;
   const std::uint8_t* block = p.rows + blockIdx.x * p.row_bytes + sb * 144;
   std::uint8_t* brick = brick_of(p, row, sb, brick_bytes(BrickKind::kQ4K));
-  const int code = block[16 + k / 64 * 32 + k % 32] >> (k / 32 % 2 * 4) & 15;
   const int r = row % kBrickRows;
-  const NibbleAt at = nibble_at(fragment_slot(r, k));
-  or_byte(brick + at.byte, code << at.shift);
+  or_bits(brick, q4k_at(fragment_slot(r, k)),
+          block[16 + k / 64 * 32 + k % 32] >> (k / 32 % 2 * 4) & 15);
   if (k < 8) {
     const std::uint8_t* s = block + 4;
     const int g = k;
-    brick[8192 + 16 * r + g] =
-        static_cast<std::uint8_t>(g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4);
-    brick[8192 + 16 * r + 8 + g] =
-        static_cast<std::uint8_t>(g < 4 ? s[g + 4] & 63 : (s[g + 4] >> 4) | (s[g] >> 6) << 4);
+    std::uint8_t* to = brick + 8192 + scale_word_at(r, g / 2) + g % 2;
+    const int scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+    const int min = g < 4 ? s[g + 4] & 63 : (s[g + 4] >> 4) | (s[g] >> 6) << 4;
+    to[0] = static_cast<std::uint8_t>(4 * scale);
+    to[2] = static_cast<std::uint8_t>(4 * min);
   }
-  if (k < 4) brick[9216 + 4 * r + k] = block[k];
+  if (k == 0) {
+    half* to = reinterpret_cast<half*>(brick + 9216) + 2 * row_at(r);
+    to[0] = scaled(half_at(block), 0x1p11f, p.out_of_range);
+    to[1] = scaled(half_at(block + 2), -0x1p17f, p.out_of_range);
+    // The kernels' largest factors: 1024 d, and 16 times the scale of a group of 63.
+    scaled(half_at(block) * 63.0f, 0x1p17f, p.out_of_range);
+  }
 }
 
 __global__ void pack_q6k(PackArguments p) {
@@ -57,14 +70,17 @@ __global__ void pack_q6k(PackArguments p) {
   const std::uint8_t* block = p.rows + blockIdx.x * p.row_bytes + sb * 210;
   std::uint8_t* brick = brick_of(p, row, sb, brick_bytes(BrickKind::kQ6K));
   const int part = k % 128 / 32, l = k % 32, n = k / 128;
-  const int low = block[64 * n + l + part % 2 * 32] >> (part / 2 * 4) & 15;
-  const int high = block[128 + 32 * n + l] >> (2 * part) & 3;
   const int r = row % kBrickRows;
-  const FragmentSlot f = fragment_slot(r, k);
-  or_byte(brick + nibble_at(f).byte, low << nibble_at(f).shift);
-  or_byte(brick + pair_at(f).byte, high << pair_at(f).shift);
-  if (k < 16) brick[12288 + 16 * r + k] = block[192 + k] ^ 0x80;
-  if (k < 2) brick[13312 + 2 * r + k] = block[208 + k];
+  const Q6KAt at = q6k_at(fragment_slot(r, k));
+  or_bits(brick, at.low, block[64 * n + l + part % 2 * 32] >> (part / 2 * 4) & 15);
+  or_bits(brick, at.high, block[128 + 32 * n + l] >> (2 * part) & 3);
+  if (k < 16) {
+    const auto scale = static_cast<std::int8_t>(block[192 + k]);
+    brick[12288 + scale_word_at(r, k / 4) + k % 4] = static_cast<std::uint8_t>(scale + 128);
+    const half d = scaled(half_at(block + 208), 0x1p15f, p.out_of_range);
+    scaled(half_at(block + 208) * static_cast<float>(scale), 0x1p15f, p.out_of_range);
+    if (k == 0) reinterpret_cast<half*>(brick + 13312)[row_at(r)] = d;
+  }
 }
 
 __global__ void pack_q8(PackArguments p, ByteSource source, int block_bytes) {
@@ -75,7 +91,9 @@ __global__ void pack_q8(PackArguments p, ByteSource source, int block_bytes) {
   const bool inside = column < p.cols;
   brick[byte_at(fragment_slot(r, k))] =
       static_cast<std::uint8_t>((inside ? block_code(source, block, k % 32) : 0) + 128);
-  if (k % 32 < 2) brick[16384 + 16 * r + 2 * (k / 32) + k % 32] = inside ? block[k % 32] : 0;
+  if (k % 32 < 2) {
+    brick[16384 + scale_word_at(r, k / 64) + k / 32 % 2 * 2 + k % 32] = inside ? block[k % 32] : 0;
+  }
 }
 
 __global__ void pack_f8(PackArguments p) {
@@ -88,7 +106,8 @@ __global__ void pack_f8(PackArguments p) {
   brick[e4m3_at(fragment_slot(r, k))] = inside ? codes[column] : 0;
   if (k % 128 < 2) {
     const bool has_factor = column / 128 * 128 < p.cols;
-    brick[16384 + 4 * r + k / 128 * 2 + k % 2] = has_factor ? factors[column / 128 * 2 + k % 2] : 0;
+    brick[16384 + 4 * row_at(r) + k / 128 * 2 + k % 2] =
+        has_factor ? factors[column / 128 * 2 + k % 2] : 0;
   }
 }
 
@@ -99,9 +118,8 @@ __global__ void pack_fp4(PackArguments p) {
   const std::uint8_t* scales = pairs + p.cols / 2;
   const int column = sb * kBrickCols + k;
   if (column >= p.cols) return;
-  const NibbleAt at = nibble_at(fragment_slot(r, k));
-  or_byte(brick + at.byte, (pairs[column / 2] >> (column % 2 * 4) & 15) << at.shift);
-  if (k % 16 == 0) brick[8192 + 16 * r + k / 16] = scales[column / 16];
+  or_bits(brick, fp4_at(fragment_slot(r, k)), pairs[column / 2] >> (column % 2 * 4) & 15);
+  if (k % 16 == 0) brick[8192 + scale_word_at(r, k / 64) + k / 16 % 4] = scales[column / 16];
 }
 
 template <typename T>
@@ -208,7 +226,9 @@ core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind)
   const std::int64_t chunk = std::max<std::int64_t>(1, tiles) * kTileRows;
   TANDEM_ASSIGN(const DeviceBuffer staging,
                 DeviceBuffer::allocate(p.row_bytes * std::min<std::int64_t>(chunk, weight.rows())));
+  TANDEM_ASSIGN(const DeviceBuffer out_of_range, DeviceBuffer::allocate(sizeof(int)));
   p.rows = staging.as<std::uint8_t>();
+  p.out_of_range = out_of_range.as<int>();
   for (std::int64_t first = 0; first < weight.rows(); first += chunk) {
     p.first_row = static_cast<int>(first);
     p.num_rows = static_cast<int>(std::min<std::int64_t>(chunk, weight.rows() - first));
@@ -217,7 +237,11 @@ core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind)
     launch_pack(p, staged.dtype(), kind);
     TANDEM_CUDA(cudaGetLastError());
   }
-  TANDEM_CUDA(cudaDeviceSynchronize());
+  int is_out_of_range = 0;
+  TANDEM_CUDA(cudaMemcpy(&is_out_of_range, p.out_of_range, sizeof(int), cudaMemcpyDeviceToHost));
+  if (is_out_of_range != 0) {
+    return core::unimplemented("weights beyond 7 are not built for CUDA; use --device cpu");
+  }
   return core::Result<PackedMatrix>(std::move(out));
 }
 

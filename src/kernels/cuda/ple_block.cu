@@ -104,10 +104,11 @@ __device__ void multiply_slice(BrickKind kind, const std::uint8_t* bricks, const
       break;  // refused by ple_block_rows()
   }
   const int n = 16 * warp + lane / 4, row = 2 * (lane % 4);
-  sums[row][n] = acc[0][0];
-  sums[row + 1][n] = acc[0][1];
-  sums[row][n + 8] = acc[0][2];
-  sums[row + 1][n + 8] = acc[0][3];
+  const float unit = brick_unit(kind);
+  sums[row][n] = acc[0][0] * unit;
+  sums[row + 1][n] = acc[0][1] * unit;
+  sums[row][n + 8] = acc[0][2] * unit;
+  sums[row + 1][n + 8] = acc[0][3] * unit;
 }
 
 /// Index of (row, k) in a B operand of 8 rows x 256 K.

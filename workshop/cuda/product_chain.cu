@@ -1,0 +1,144 @@
+// How fast are the matrix products of a step, between the kernels that stand between them? A graph
+// of 40 layers' residual + norm, gate and up, gated product and down, shapes of E4B, each layer
+// with weights of its own; and one product of a matrix so large that its start and end do not
+// count. Prints us a layer, us of the large product, and its rates.
+
+#include <cstring>
+
+#include "common.cuh"
+#include "tandem/kernels/cuda/gemm.h"
+#include "tandem/kernels/cuda/row_ops.h"
+
+using namespace tandem::kernels::cuda;
+
+namespace {
+
+constexpr int kWidth = 2560, kHidden = 10240, kLayers = 40, kLargeOutputs = 20480 * 8;
+constexpr int kCtas = 264;
+
+template <typename T>
+T take(tandem::core::Result<T> result) {
+  if (!result.ok()) {
+    std::fprintf(stderr, "%s\n", result.status().message().c_str());
+    std::exit(1);
+  }
+  return *std::move(result);
+}
+
+__global__ void fill_noise(std::uint32_t* words, std::size_t count) {
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    words[i] = hash32(static_cast<std::uint32_t>(i)) & 0x3fff3fffu;
+  }
+}
+
+/// Bricks of noise, `copies` matrices in a row.
+struct Matrices {
+  DeviceBuffer memory;
+  MatrixView view;
+  std::size_t bytes = 0;
+
+  Matrices(BrickKind kind, int rows, int cols, int copies) {
+    view = {nullptr, kind, rows, cols};
+    bytes = static_cast<std::size_t>(view.tiles()) * view.superblocks() * 2 * brick_bytes(kind);
+    memory = take(DeviceBuffer::allocate(bytes * copies));
+    fill_noise<<<1024, 256>>>(memory.as<std::uint32_t>(), bytes * copies / 4);
+  }
+  MatrixView at(int i) const {
+    MatrixView v = view;
+    v.bricks = memory.as<std::uint8_t>() + bytes * i;
+    return v;
+  }
+};
+
+struct Input {
+  DeviceBuffer data, scale;
+  HalfRows rows;
+  explicit Input(int cols) {
+    data = take(DeviceBuffer::allocate(std::size_t{128} * cols * 2));
+    scale = take(DeviceBuffer::allocate(128 * 4));
+    fill_noise<<<64, 256>>>(data.as<std::uint32_t>(), std::size_t{64} * cols);
+    rows = {data.as<half>(), scale.as<float>(), 16, cols};
+  }
+};
+
+class Study {
+ public:
+  explicit Study(BrickKind kind)
+      : kind_(kind),
+        gate_(kind, kHidden, kWidth, 2 * kLayers),
+        down_(kind, kWidth, kHidden, kLayers),
+        large_(kind, kLargeOutputs, kWidth, 1),
+        x_(kWidth),
+        h_(kHidden) {
+    CUDA_OK(cudaStreamCreate(&stream_));
+    for (int l = 0; l < kLayers; ++l) {
+      gates_.push_back(
+          take(GemmGroup::create({gate_.at(2 * l), gate_.at(2 * l + 1)}, kCtas, false)));
+      downs_.push_back(take(GemmGroup::create({down_.at(l)}, kCtas, false)));
+    }
+    larges_.push_back(take(GemmGroup::create({large_.at(0)}, kCtas, false)));
+    const std::size_t slots = std::max(larges_[0].slots(), gates_[0].slots());
+    partials_ = take(DeviceBuffer::allocate(slots * 128 * 128 * 4));
+    down_partials_ = take(DeviceBuffer::allocate(std::size_t{512} * 128 * 128 * 4));
+    residual_ = take(DeviceBuffer::allocate(std::size_t{128} * kWidth * 4));
+    broken_ = take(DeviceBuffer::allocate(128 * 4));
+  }
+
+  void run(int rows) {
+    cudaGraph_t captured;
+    cudaGraphExec_t graph;
+    CUDA_OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    Partials pending;
+    for (int l = 0; l < kLayers; ++l) pending = layer(l, rows, pending);
+    CUDA_OK(cudaStreamEndCapture(stream_, &captured));
+    CUDA_OK(cudaGraphInstantiate(&graph, captured, 0));
+    const Stat chain = time_ms(stream_, 9, [&] { CUDA_OK(cudaGraphLaunch(graph, stream_)); });
+    const Stat large = time_ms(
+        stream_, 5, [&] { larges_[0].run(x_.rows, rows, partials_.as<float>(), 128, stream_); });
+    const double weights = 3.0 * kWidth * kHidden, all = double{kLargeOutputs} * kWidth;
+    const double bits = brick_bytes(kind_) * 8.0 / (kBrickRows * kBrickCols);
+    std::printf(
+        "%s | T %3d | us a layer %6.2f (%.2f .. %.2f) | bytes %5.2f | large %7.1f us, %5.0f GB/s, "
+        "%4.0f TFLOP/s, w/clk/SM at 1.98 GHz %5.1f\n",
+        kind_ == BrickKind::kQ4K ? "Q4_K" : "Q6_K", rows, chain.median * 1e3 / kLayers,
+        chain.min * 1e3 / kLayers, chain.max * 1e3 / kLayers, weights * bits / 8 / 4.5e6,
+        large.median * 1e3, all * bits / 8 / large.median / 1e6, 2e-9 * all * rows / large.median,
+        all / (large.median * 1.98e6 * 132));
+    cudaGraphExecDestroy(graph);
+    cudaGraphDestroy(captured);
+  }
+
+ private:
+  Partials layer(int l, int rows, const Partials& pending) {
+    Residual r;
+    r.delta = pending;
+    residual_norm(r, residual_.as<float>(), rows, kWidth, 1e-6f, nullptr, x_.rows, nullptr,
+                  broken_.as<std::int32_t>(), stream_);
+    const Partials p = gates_[l].run(x_.rows, rows, partials_.as<float>(), 128, stream_);
+    geglu(p, gates_[l].first_tile(1), rows, kHidden, h_.rows, broken_.as<std::int32_t>(), stream_);
+    return downs_[l].run(h_.rows, rows, down_partials_.as<float>(), 128, stream_);
+  }
+
+  BrickKind kind_;
+  Matrices gate_, down_, large_;
+  Input x_, h_;
+  cudaStream_t stream_ = nullptr;
+  std::vector<GemmGroup> gates_, downs_, larges_;
+  DeviceBuffer partials_, down_partials_, residual_, broken_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  take(tandem::core::Result<int>(prepare_gemm().ok() ? 0 : 1));
+  for (const BrickKind kind : {BrickKind::kQ4K, BrickKind::kQ6K}) {
+    Study study(kind);
+    if (argc > 1) {
+      for (int i = 1; i < argc; ++i) study.run(std::atoi(argv[i]));
+    } else {
+      for (const int rows : {1, 8, 16, 32, 64, 96, 128}) study.run(rows);
+    }
+    CUDA_OK(cudaDeviceSynchronize());
+  }
+}
