@@ -122,6 +122,10 @@ class Backend {
   /// Bytes a second at which a sweep reads the memory that weights lie in; 0: it cannot say.
   virtual core::Result<double> read_rate() { return 0.0; }
 
+  /// Whether operations return before they are done, so that the caller has time of its own until
+  /// it calls end_step().
+  virtual bool runs_ahead() const { return false; }
+
   virtual std::string describe() const = 0;  ///< "cpu (avx512, 2 threads)", for logs
 
   /// Reserves slots, workspace and KV address space. Fails with kResourceExhausted or, for a shape

@@ -1,11 +1,14 @@
 #include "tandem/kernels/sampling.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <numeric>
+
+#include "tandem/kernels/sampling_math.h"
 
 namespace tandem::kernels {
 namespace {
@@ -18,42 +21,15 @@ constexpr std::size_t kBlock = 64;
 /// all the rest, together less than 1e-7 a token.
 constexpr std::size_t kBuckets = 256;
 constexpr float kBucketsPerNat = 16.0F;
-/// A mass that no random number can hit beside the likeliest token's 1.
-constexpr double kNothing = 1e-30;
 
-/// exp(x) for x <= 0 to about 2 ulp, in basic operations only so that it is the same everywhere
-/// (a libm may pick its code by CPU): x = n ln 2 + r, |r| <= ln 2 / 2, e^r by its Taylor series.
-/// Below -87, and for NaN, it returns e^-87, which no sum of weights that holds a 1 can notice.
-float exp_weight(float x) {
-  constexpr float kLowest = -87.0F;
-  constexpr float kLog2E = 1.44269504F;
-  constexpr float kLn2High = 0.693359375F;  // few bits: n * kLn2High is exact
-  constexpr float kLn2Low = -2.12194440e-4F;
-  constexpr float kRound = 0x1.8p23F;  // adding it rounds to an integer in the low bits
-  x = x > kLowest ? x : kLowest;
-  const float shifted = x * kLog2E + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.0F / 5040;
-  p = p * r + 1.0F / 720;
-  p = p * r + 1.0F / 120;
-  p = p * r + 1.0F / 24;
-  p = p * r + 1.0F / 6;
-  p = p * r + 0.5F;
-  p = p * r + 1.0F;
-  p = p * r + 1.0F;
-  return p * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
-}
+/// What top-k and top-p keep: the candidates up to this one, in their order.
+struct Last {
+  float logit = kNever;
+  TokenId id = std::numeric_limits<TokenId>::max();
 
-/// The law before truncation.
-struct Law {
-  std::span<const float> logits;
-  float max = 0.0F;
-  float inverse_temperature = 1.0F;
-
-  /// Logarithm of a token's weight relative to the likeliest one's.
-  float log_weight(float logit) const { return (logit - max) * inverse_temperature; }
-  float weight(float logit) const { return exp_weight(log_weight(logit)); }
+  bool keeps(float other, std::size_t other_id) const {
+    return other > logit || (other == logit && static_cast<TokenId>(other_id) <= id);
+  }
 };
 
 float max_of(std::span<const float> values) {
@@ -100,78 +76,67 @@ void sort_candidates(std::span<const float> logits, std::vector<TokenId>& ids, s
   std::sort(ids.begin(), ids.end(), comes_first);
 }
 
-// ---- with top-k: the k likeliest tokens, sorted -------------------------------------------------
+// ---- truncation ---------------------------------------------------------------------------------
 
-/// Fills scratch with the first k candidates, in order; fewer if fewer have logits above -inf.
-void select_top_k(const Law& law, std::size_t k, SamplingScratch& scratch) {
+/// Fills scratch.ids with the first k candidates, in order; fewer if fewer have logits above -inf.
+void select_top_k(std::span<const float> logits, std::size_t k, SamplingScratch& scratch) {
   const float threshold = reached_by(k, scratch);
   scratch.ids.clear();
   for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
     if (scratch.block_maxima[block] < threshold) continue;
-    const std::size_t end = std::min((block + 1) * kBlock, law.logits.size());
+    const std::size_t end = std::min((block + 1) * kBlock, logits.size());
     for (std::size_t i = block * kBlock; i < end; ++i) {
-      const float logit = law.logits[i];
-      if (logit >= threshold && logit > kNever) scratch.ids.push_back(static_cast<TokenId>(i));
+      if (logits[i] >= threshold && logits[i] > kNever) {
+        scratch.ids.push_back(static_cast<TokenId>(i));
+      }
     }
   }
-  sort_candidates(law.logits, scratch.ids, k);
-  scratch.weights.clear();
-  for (const TokenId id : scratch.ids) {
-    scratch.weights.push_back(law.weight(law.logits[static_cast<std::size_t>(id)]));
-  }
+  sort_candidates(logits, scratch.ids, k);
 }
 
-double sum(std::span<const float> weights) {
-  double total = 0.0;
-  for (const float w : weights) total += static_cast<double>(w);
-  return total;
-}
-
-TokenId sample_top_k(const Law& law, std::size_t k, const SamplingParams& params, double random,
-                     SamplingScratch& scratch) {
-  select_top_k(law, k, scratch);
-  const std::span<const float> weights(scratch.weights);
-  const double nucleus = static_cast<double>(params.top_p) * sum(weights);
-  double reached = 0.0;
-  std::size_t kept = 0;
-  while (kept < weights.size() && (kept == 0 || weights[kept] >= params.min_p)) {
-    reached += static_cast<double>(weights[kept++]);
-    if (params.top_p < 1.0F && reached >= nucleus) break;
+Last last_of_top_k(std::span<const float> logits, const Law& law, const SamplingParams& params,
+                   SamplingScratch& scratch) {
+  select_top_k(logits, static_cast<std::size_t>(params.top_k), scratch);
+  const auto logit = [logits](TokenId id) {
+    return logits[static_cast<std::size_t>(id)];
+  };
+  TokenId last = scratch.ids.back();
+  if (params.top_p < 1.0F) {
+    std::uint64_t total = 0, reached = 0;
+    for (const TokenId id : scratch.ids) total += law.mass(logit(id));
+    const std::uint64_t nucleus = nucleus_of(total, params.top_p);
+    for (const TokenId id : scratch.ids) {
+      last = id;
+      reached += law.mass(logit(id));
+      if (reached >= nucleus) break;
+    }
   }
-  const double target = random * reached;
-  reached = 0.0;
-  for (std::size_t i = 0; i + 1 < kept; ++i) {
-    reached += static_cast<double>(weights[i]);
-    if (reached > target) return scratch.ids[i];
-  }
-  return scratch.ids[kept - 1];
+  return {logit(last), last};
 }
-
-// ---- without: masses of buckets, of which only the ones that matter are sorted ------------------
 
 std::int32_t bucket_of(float log_weight) {
-  constexpr float kLast = static_cast<float>(kBuckets - 1);
+  constexpr float kLastBucket = static_cast<float>(kBuckets - 1);
   const float bucket = log_weight * -kBucketsPerNat;
-  return static_cast<std::int32_t>(bucket < kLast ? bucket : kLast);
+  return static_cast<std::int32_t>(bucket < kLastBucket ? bucket : kLastBucket);
 }
 
-using Masses = std::array<double, kBuckets>;
+using Masses = std::array<std::uint64_t, kBuckets>;
 
 /// Sums in kWays interleaved parts, so that one bucket's sum need not wait for its last term.
-Masses bucket_masses(const Law& law) {
+Masses bucket_masses(std::span<const float> logits, const Law& law) {
   constexpr std::size_t kWays = 4;
   std::array<Masses, kWays> parts = {};
-  for (std::size_t begin = 0; begin < law.logits.size(); begin += kBlock) {
-    const std::size_t size = std::min(kBlock, law.logits.size() - begin);
+  for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const std::size_t size = std::min(kBlock, logits.size() - begin);
     std::array<float, kBlock> weights;
     std::array<std::int32_t, kBlock> buckets;
     for (std::size_t i = 0; i < size; ++i) {
-      const float log_weight = law.log_weight(law.logits[begin + i]);
+      const float log_weight = law.log_weight(logits[begin + i]);
       weights[i] = exp_weight(log_weight);
       buckets[i] = bucket_of(log_weight);
     }
     for (std::size_t i = 0; i < size; ++i) {
-      parts[i % kWays][static_cast<std::size_t>(buckets[i])] += static_cast<double>(weights[i]);
+      parts[i % kWays][static_cast<std::size_t>(buckets[i])] += mass_of(weights[i]);
     }
   }
   Masses out = {};
@@ -181,87 +146,100 @@ Masses bucket_masses(const Law& law) {
   return out;
 }
 
-/// Mass of the tokens whose weight is at least min_p.
-double mass_above(const Law& law, float min_p, const SamplingScratch& scratch) {
-  double mass = 0.0;
-  for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
-    if (law.weight(scratch.block_maxima[block]) < min_p) continue;
-    const std::size_t end = std::min((block + 1) * kBlock, law.logits.size());
-    for (std::size_t i = block * kBlock; i < end; ++i) {
-      const float weight = law.weight(law.logits[i]);
-      if (weight >= min_p) mass += static_cast<double>(weight);
-    }
-  }
-  return mass;
-}
-
-struct Found {
-  TokenId id = 0;
-  double mass = 0.0;  // of all candidates up to this one
-};
-
-/// The first candidate whose running mass is beyond `target`, or reaches it if `or_equal`; the last
-/// one if rounding leaves none.
-Found find_candidate(const Law& law, const Masses& masses, double target, bool or_equal,
+/// Only the bucket in which the running sum reaches the nucleus is sorted.
+Last last_of_nucleus(std::span<const float> logits, const Law& law, float top_p,
                      SamplingScratch& scratch) {
-  const auto passes = [target, or_equal](double mass) {
-    return or_equal ? mass >= target : mass > target;
-  };
-  std::int32_t bucket = 0;
-  double before_bucket = 0.0, reached = 0.0;
-  for (std::size_t b = 0; b < kBuckets && !passes(reached); ++b) {
-    if (masses[b] <= kNothing) continue;
-    bucket = static_cast<std::int32_t>(b);
-    before_bucket = reached;
-    reached += masses[b];
-  }
+  const Masses masses = bucket_masses(logits, law);
+  const std::uint64_t nucleus =
+      nucleus_of(std::accumulate(masses.begin(), masses.end(), std::uint64_t{0}), top_p);
+  std::size_t bucket = 0;
+  std::uint64_t reached = 0;
+  while (reached + masses[bucket] < nucleus) reached += masses[bucket++];
   scratch.ids.clear();
   for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
-    if (bucket_of(law.log_weight(scratch.block_maxima[block])) > bucket) continue;
-    const std::size_t end = std::min((block + 1) * kBlock, law.logits.size());
+    const auto first =
+        static_cast<std::size_t>(bucket_of(law.log_weight(scratch.block_maxima[block])));
+    if (first > bucket) continue;
+    const std::size_t end = std::min((block + 1) * kBlock, logits.size());
     for (std::size_t i = block * kBlock; i < end; ++i) {
-      const float logit = law.logits[i];
-      if (bucket_of(law.log_weight(logit)) == bucket && logit > kNever) {
+      if (static_cast<std::size_t>(bucket_of(law.log_weight(logits[i]))) == bucket &&
+          logits[i] > kNever) {
         scratch.ids.push_back(static_cast<TokenId>(i));
       }
     }
   }
-  sort_candidates(law.logits, scratch.ids, scratch.ids.size());
-  Found found{scratch.ids.front(), before_bucket};
+  sort_candidates(logits, scratch.ids, scratch.ids.size());
+  Last last;
   for (const TokenId id : scratch.ids) {
-    found.id = id;
-    found.mass += static_cast<double>(law.weight(law.logits[static_cast<std::size_t>(id)]));
-    if (passes(found.mass)) break;
+    last = {logits[static_cast<std::size_t>(id)], id};
+    reached += law.mass(last.logit);
+    if (reached >= nucleus) break;
   }
-  return found;
+  return last;
 }
 
-TokenId sample_all(const Law& law, const SamplingParams& params, double random,
-                   SamplingScratch& scratch) {
-  const Masses masses = bucket_masses(law);
-  double kept = 0.0;
-  for (const double mass : masses) kept += mass;
-  // top-p and min-p both keep a prefix: the smaller mass is that of what both keep.
-  if (params.top_p < 1.0F) {
-    const double nucleus = static_cast<double>(params.top_p) * kept;
-    kept = std::min(kept, find_candidate(law, masses, nucleus, true, scratch).mass);
+Last last_kept(std::span<const float> logits, const Law& law, const SamplingParams& params,
+               SamplingScratch& scratch) {
+  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size()) {
+    return last_of_top_k(logits, law, params, scratch);
   }
-  if (params.min_p > 0.0F) kept = std::min(kept, mass_above(law, params.min_p, scratch));
-  return find_candidate(law, masses, random * kept, false, scratch).id;
+  if (params.top_p < 1.0F) return last_of_nucleus(logits, law, params.top_p, scratch);
+  return {};
 }
 
-// ---- with a rule -----------------------------------------------------------------------------
+// ---- the draw -----------------------------------------------------------------------------------
 
-Law make_law(std::span<const float> logits, float temperature, SamplingScratch& scratch) {
+/// Masses of a block's tokens, 0 for those that are not kept.
+std::array<std::uint64_t, kBlock> kept_masses(std::span<const float> logits, const Law& law,
+                                              const Last& last, std::size_t block) {
+  const std::size_t begin = block * kBlock, size = std::min(kBlock, logits.size() - begin);
+  std::array<float, kBlock> weights;
+  for (std::size_t i = 0; i < size; ++i) weights[i] = law.weight(logits[begin + i]);
+  std::array<std::uint64_t, kBlock> masses = {};
+  for (std::size_t i = 0; i < size; ++i) {
+    const bool is_kept = weights[i] >= law.min_weight && last.keeps(logits[begin + i], begin + i);
+    masses[i] = is_kept ? mass_of(weights[i]) : 0;
+  }
+  return masses;
+}
+
+std::uint64_t sum(std::span<const std::uint64_t> masses) {
+  return std::accumulate(masses.begin(), masses.end(), std::uint64_t{0});
+}
+
+/// Masses of the blocks; returns their sum.
+std::uint64_t weigh_blocks(std::span<const float> logits, const Law& law, const Last& last,
+                           SamplingScratch& scratch) {
+  scratch.block_masses.clear();
+  for (std::size_t block = 0; block < scratch.block_maxima.size(); ++block) {
+    const bool is_below = scratch.block_maxima[block] < last.logit;
+    scratch.block_masses.push_back(is_below ? 0 : sum(kept_masses(logits, law, last, block)));
+  }
+  return sum(scratch.block_masses);
+}
+
+TokenId draw(std::span<const float> logits, const Law& law, const Last& last, std::uint64_t random,
+             SamplingScratch& scratch) {
+  std::uint64_t left = share_of(weigh_blocks(logits, law, last, scratch), random);
+  std::size_t block = 0;
+  while (left >= scratch.block_masses[block]) left -= scratch.block_masses[block++];
+  const std::array<std::uint64_t, kBlock> masses = kept_masses(logits, law, last, block);
+  std::size_t i = 0;
+  while (left >= masses[i]) left -= masses[i++];
+  return static_cast<TokenId>(block * kBlock + i);
+}
+
+/// The largest logit; fills scratch.block_maxima.
+float find_maxima(std::span<const float> logits, SamplingScratch& scratch) {
   scratch.block_maxima.clear();
   for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
     scratch.block_maxima.push_back(
         max_of(logits.subspan(begin, std::min(kBlock, logits.size() - begin))));
   }
-  // The reciprocal of a smaller number may overflow; sampling is greedy far above it.
-  constexpr float kCold = std::numeric_limits<float>::min();
-  return {logits, max_of(scratch.block_maxima), 1.0F / std::max(temperature, kCold)};
+  return max_of(scratch.block_maxima);
 }
+
+// ---- with a rule -----------------------------------------------------------------------------
 
 void apply_mask(std::span<const std::uint32_t> mask, std::span<float> logits) {
   for (std::size_t begin = 0; begin < logits.size(); begin += 32) {
@@ -282,13 +260,13 @@ float logprob_of(float logit, double log_total) {
 double report_likeliest(std::span<const float> logits, int top, SamplingScratch& scratch,
                         TokenLogprobs& logprobs) {
   logprobs.top.clear();
-  const Law law = make_law(logits, 1.0F, scratch);
+  const Law law = {find_maxima(logits, scratch)};
   if (!std::isfinite(law.max)) return 0.0;  // no law: the span is broken
-  double total = 0.0;
-  for (const double mass : bucket_masses(law)) total += mass;
-  const double log_total = static_cast<double>(law.max) + std::log(total);
+  const std::uint64_t total = weigh_blocks(logits, law, {}, scratch);
+  const double log_total =
+      static_cast<double>(law.max) + std::log(static_cast<double>(total) * 0x1p-40);
   if (top == 0) return log_total;
-  select_top_k(law, static_cast<std::size_t>(top), scratch);
+  select_top_k(logits, static_cast<std::size_t>(top), scratch);
   for (const TokenId id : scratch.ids) {
     logprobs.top.push_back({id, logprob_of(logits[static_cast<std::size_t>(id)], log_total)});
   }
@@ -297,28 +275,6 @@ double report_likeliest(std::span<const float> logits, int top, SamplingScratch&
 
 }  // namespace
 
-std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
-                                           std::array<std::uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * counter[2];
-    counter = {
-        static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
-        static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
-  }
-  return counter;
-}
-
-double uniform(std::uint64_t seed, Position position) {
-  const auto random =
-      philox4x32_10({static_cast<std::uint32_t>(position), 0, 0, 0},
-                    {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  const std::uint64_t bits = (std::uint64_t{random[0]} << 32) | random[1];
-  return static_cast<double>(bits >> 11) * 0x1p-53;
-}
-
 TokenId argmax(std::span<const float> logits) {
   const auto best = std::find(logits.begin(), logits.end(), max_of(logits));
   return best == logits.end() ? 0 : static_cast<TokenId>(best - logits.begin());
@@ -326,15 +282,11 @@ TokenId argmax(std::span<const float> logits) {
 
 TokenId sample(std::span<const float> logits, const SamplingParams& params, Position position,
                SamplingScratch& scratch) {
-  if (!(params.temperature > 0.0F) || params.top_k == 1) return argmax(logits);
-  const Law law = make_law(logits, params.temperature, scratch);
+  if (is_greedy(params)) return argmax(logits);
+  const Law law = Law::of(params, find_maxima(logits, scratch));
   if (!std::isfinite(law.max)) return argmax(logits);
-
-  const double random = uniform(params.seed, position);
-  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size()) {
-    return sample_top_k(law, static_cast<std::size_t>(params.top_k), params, random, scratch);
-  }
-  return sample_all(law, params, random, scratch);
+  const Last last = last_kept(logits, law, params, scratch);
+  return draw(logits, law, last, random_bits(params.seed, position), scratch);
 }
 
 TokenId sample(std::span<float> logits, const SamplingParams& params, const RowRule& rule,

@@ -5,12 +5,7 @@
 #include <span>
 
 #include "tandem/core/units.h"
-
-#ifdef __CUDACC__
-#define TANDEM_HOST_DEVICE __host__ __device__
-#else
-#define TANDEM_HOST_DEVICE
-#endif
+#include "tandem/kernels/host_device.h"
 
 namespace tandem::kernels {
 

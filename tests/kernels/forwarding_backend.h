@@ -16,6 +16,7 @@ class ForwardingBackend : public kernels::Backend {
   using Rows = kernels::Rows;
   using Weight = kernels::Weight;
 
+  bool runs_ahead() const override { return inner_->runs_ahead(); }
   std::string describe() const override { return inner_->describe(); }
   core::Status configure(const kernels::Geometry& g) override { return inner_->configure(g); }
   kernels::KvLayout kv_layout() const override { return inner_->kv_layout(); }

@@ -251,6 +251,13 @@ const kernels::Weight* OpRig::table(DType dtype, int rows, int cols, std::uint32
   return pack(random_tensor(is_scaled ? DType::kBF16 : dtype, rows, cols, seed, rms), role);
 }
 
+const kernels::Weight* OpRig::table(std::span<const float> values, int rows, int cols) {
+  OwnedTensor tensor = random_tensor(DType::kF32, rows, cols, 1, 1.0F);
+  TANDEM_CHECK(tensor.bytes.size() == values.size_bytes(), "a value for every element");
+  std::memcpy(tensor.bytes.data(), values.data(), values.size_bytes());
+  return pack(std::move(tensor), kernels::WeightRole::kTableAndHead);
+}
+
 kernels::Rows OpRig::rows(int num_rows, int cols, kernels::RowSet set) {
   auto result = backend_->allocate_rows(num_rows, cols, set);
   TANDEM_CHECK(result.ok(), result.status().message().c_str());

@@ -80,6 +80,8 @@ class OpRig {
   const kernels::Weight* table(core::DType dtype, int rows, int cols, std::uint32_t seed,
                                kernels::WeightRole role = kernels::WeightRole::kTableAndHead,
                                float rms = 1.0F);
+  /// A table and head in f32 of the given values [rows, cols].
+  const kernels::Weight* table(std::span<const float> values, int rows, int cols);
 
   /// Zeroed rows; or rows that hold random_values(seed).
   kernels::Rows rows(int num_rows, int cols, kernels::RowSet set);

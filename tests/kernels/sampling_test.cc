@@ -6,11 +6,14 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
+
+#include "tandem/kernels/sampling_math.h"
 
 namespace tandem::kernels {
 namespace {
@@ -83,30 +86,53 @@ std::vector<float> normal_logits(std::size_t size, float spread, std::uint32_t s
   return logits;
 }
 
-TEST(Philox, MatchesThePublishedVectors) {
-  EXPECT_THAT(philox4x32_10({0, 0, 0, 0}, {0, 0}),
-              ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
-  constexpr std::uint32_t kOnes = 0xffffffff;
-  EXPECT_THAT(philox4x32_10({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
-              ElementsAre(0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd));
-  EXPECT_THAT(
-      philox4x32_10({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-      ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::uint32_t key0,
+                                    std::uint32_t key1) {
+  std::uint32_t words[4] = {counter[0], counter[1], counter[2], counter[3]};
+  philox4x32_10(words, key0, key1);
+  return {words[0], words[1], words[2], words[3]};
 }
 
-TEST(Uniform, IsFlatAndDependsOnSeedAndPosition) {
+TEST(Philox, MatchesThePublishedVectors) {
+  EXPECT_THAT(philox({0, 0, 0, 0}, 0, 0),
+              ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
+  constexpr std::uint32_t kOnes = 0xffffffff;
+  EXPECT_THAT(philox({kOnes, kOnes, kOnes, kOnes}, kOnes, kOnes),
+              ElementsAre(0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd));
+  EXPECT_THAT(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0),
+              ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
+}
+
+/// The random number of a token, in [0, 1).
+double uniform(std::uint64_t seed, Position position) {
+  return static_cast<double>(random_bits(seed, position)) * 0x1p-64;
+}
+
+TEST(RandomBits, AreFlatAndDependOnSeedAndPosition) {
   double sum = 0.0;
   constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i) {
-    const double u = uniform(42, i);
-    ASSERT_GE(u, 0.0);
-    ASSERT_LT(u, 1.0);
-    sum += u;
-  }
+  for (int i = 0; i < kDraws; ++i) sum += uniform(42, i);
   EXPECT_NEAR(sum / kDraws, 0.5, 0.01);  // five standard errors
-  EXPECT_EQ(uniform(42, 7), uniform(42, 7));
-  EXPECT_NE(uniform(42, 7), uniform(43, 7));
-  EXPECT_NE(uniform(42, 7), uniform(std::uint64_t{42} << 32, 7));
+  EXPECT_EQ(random_bits(42, 7), random_bits(42, 7));
+  EXPECT_NE(random_bits(42, 7), random_bits(43, 7));
+  EXPECT_NE(random_bits(42, 7), random_bits(std::uint64_t{42} << 32, 7));
+}
+
+TEST(Mass, IsTheWeightInUnitsOfTwoToTheMinus40) {
+  EXPECT_EQ(mass_of(exp_weight(0.0F)), std::uint64_t{1} << 40);
+  EXPECT_EQ(mass_of(exp_weight(-87.0F)), 0U);
+  EXPECT_EQ(mass_of(exp_weight(kNever)), 0U);
+  EXPECT_EQ(mass_of(exp_weight(std::numeric_limits<float>::quiet_NaN())), 0U);
+  for (float x = 0.0F; x > -30.0F; x -= 0.0137F) {
+    const double exact = std::exp(static_cast<double>(x)) * 0x1p40;
+    ASSERT_NEAR(static_cast<double>(mass_of(exp_weight(x))), exact, 1.0 + exact * 3e-7) << x;
+  }
+}
+
+TEST(Nucleus, IsAShareThatNeverIsNothing) {
+  EXPECT_EQ(nucleus_of(std::uint64_t{1} << 58, 0.5F), std::uint64_t{1} << 57);
+  EXPECT_EQ(nucleus_of(12345, 0.0F), 1U);
+  EXPECT_EQ(share_of(1000, ~std::uint64_t{0}), 999U);
 }
 
 TEST(Argmax, TakesTheLowestIndexOnTies) {
@@ -167,8 +193,8 @@ TEST(Sample, SurvivesRowsThatHoldNoLaw) {
   EXPECT_EQ(sample(half, params(1, 0, 0.9F, 0), 0, scratch), 150);
 }
 
-/// The token must be the one whose interval of the exact law's running sum holds the random
-/// number, up to the rounding of f32 weights.
+/// The token must be the one whose interval of the exact law's running sum, in the order of ids,
+/// holds the random number, up to the rounding of f32 weights.
 RC_GTEST_PROP(Sample, InvertsTheExactLaw, ()) {
   const auto size = static_cast<std::size_t>(*rc::gen::element(1, 2, 63, 64, 65, 1000, 20000));
   const float spread = *rc::gen::element(0.0F, 0.01F, 1.0F, 4.0F, 20.0F);
@@ -198,10 +224,11 @@ RC_GTEST_PROP(Sample, InvertsTheExactLaw, ()) {
     RC_ASSERT(std::find(wide.ids.begin(), wide.ids.end(), token) != wide.ids.end());
     return;
   }
+  double below = 0.0;
+  for (std::size_t i = 0; i < law.ids.size(); ++i) {
+    if (law.ids[i] < token) below += law.probabilities[i];
+  }
   const auto index = static_cast<std::size_t>(found - law.ids.begin());
-  const double below =
-      std::accumulate(law.probabilities.begin(),
-                      law.probabilities.begin() + static_cast<std::ptrdiff_t>(index), 0.0);
   RC_ASSERT(u >= below - kRounding);
   RC_ASSERT(u <= below + law.probabilities[index] + kRounding);
 }

@@ -21,6 +21,7 @@
 #include "tandem/kernels/cuda/moe.h"
 #include "tandem/kernels/cuda/ple_block.h"
 #include "tandem/kernels/cuda/row_ops.h"
+#include "tandem/kernels/cuda/sampler.h"
 #include "tandem/kernels/cuda/step_block.h"
 #include "tandem/kernels/cuda/token_ops.h"
 #include "tandem/kernels/host_step.h"
@@ -29,7 +30,7 @@
 namespace tandem::kernels::cuda {
 
 /// Rows whose logits exist at once.
-constexpr int kLogitRows = 32;
+constexpr int kLogitRows = 64;
 
 /// Workspace of attention over `blocks` key blocks at most (backend_plan.cc).
 std::size_t attention_bytes(const Geometry& geometry, int blocks);
@@ -43,8 +44,8 @@ std::size_t partial_bytes(const Geometry& geometry, int num_ctas);
 ///
 /// A step of decode spans alone is recorded once per StepSizes as two graphs, the target pass up to
 /// the likeliest tokens and the drafts, and replayed: its operations then do nothing but check
-/// their turn. Prompts run eagerly. The host waits once a step, at its end; where a row samples
-/// with a temperature, also for that row's logits. The host keeps a mirror of the slots (HostStep
+/// their turn. Prompts run eagerly. The host waits once a step, at its end; where a row has a rule
+/// (RowRule), also for that row's logits. The host keeps a mirror of the slots (HostStep
 /// with no hidden rows).
 class CudaBackend final : public Backend {
  public:
@@ -52,6 +53,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   core::Result<double> read_rate() override;
+  bool runs_ahead() const override { return true; }
   std::string describe() const override { return description_; }
   core::Status configure(const Geometry& geometry) override;
   KvLayout kv_layout() const override { return kv_layout_; }
@@ -136,9 +138,10 @@ class CudaBackend final : public Backend {
   std::int32_t* broken(RowSet set) const {
     return set == RowSet::kStep ? results_at(results_.broken) : broken_drafts_.as<std::int32_t>();
   }
-  void sample_rows(const Head& head, int cols);
-  void choose(std::span<const HostStep::SampledRow> sampled, int first, int n);
-  TokenId sample_candidates(const Candidates& c, const SamplingParams& params, Position position);
+  /// A token for every row of `input` by its SamplingParams.
+  void sample(const Head& head, const HalfRows& input, int rows, TokenId* chosen);
+  void apply_rules(const Head& head, int cols);
+  void choose(std::span<const HostStep::SampledRow> sampled, int first);
   void accept_tokens(Rows h);
 
   // Operations (backend_ops.cc).
@@ -178,8 +181,13 @@ class CudaBackend final : public Backend {
   void largest(const Head& head, const HalfRows& input, int rows, TokenId* tokens);
   /// The same for drafts, among the tokens of each row's best clusters.
   void largest_of_clusters(const DraftWeights& w, const HalfRows& y, int rows, TokenId* tokens);
-  /// logits_ [n, V] of the rows of `input`, n <= kLogitRows.
-  void compute_logits(const Head& head, const HalfRows& input, int n);
+  /// The head's inputs from row `first` on, a multiple of 8.
+  static HalfRows rows_from(HalfRows x, int first);
+  /// In logits_: the head's sums of the n rows of `input`, n <= kLogitRows, which finish_logits()
+  /// or sample_rows() makes logits.
+  LogitTiles logit_sums(const Head& head, const HalfRows& input, int n);
+  /// A finished row of logits_ as [V].
+  void copy_logits(int row, float* to, cudaMemcpyKind kind);
   const std::uint32_t* suppressed() const {
     return geometry_.suppressed.empty() ? nullptr : suppressed_.as<std::uint32_t>();
   }
@@ -210,7 +218,7 @@ class CudaBackend final : public Backend {
   std::map<const Weight*, DeviceBuffer> expert_views_;  // by the first expert's gate
   DeviceBuffer route_weights_, chosen_experts_, expert_entries_, expert_offsets_, expert_outputs_,
       dense_outputs_;
-  DeviceBuffer keys_, logit_partials_, logits_, candidates_, top_k_, embeddings_;
+  DeviceBuffer keys_, logits_, embeddings_;
   DeviceBuffer hidden_, draft_hidden_, draft_rows_, broken_drafts_;
   DeviceBuffer device_results_;
   PinnedBuffer pinned_results_;
@@ -223,10 +231,8 @@ class CudaBackend final : public Backend {
   Rows pending_x_;
   std::map<const Weight*, int> ple_block_rows_;  // by gate
   std::vector<TokenId> chosen_;
-  std::vector<std::int32_t> host_top_k_;
-  std::vector<Candidates> host_candidates_;
-  std::vector<float> host_logits_;
-  std::vector<std::pair<TokenId, float>> candidate_order_;
+  SamplerShape sampler_;
+  PinnedBuffer host_logits_;  // of one row
   SamplingScratch sampling_;
   bool is_verified_ = false;
   int draft_steps_ = 0;

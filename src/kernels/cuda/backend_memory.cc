@@ -156,12 +156,11 @@ core::Status CudaBackend::configure_results() {
   results_.broken = reinterpret_cast<std::int32_t*>(pinned_results_.data());
   results_.chosen = results_.broken + rows;
   results_.drafts = results_.chosen + kept;
-  const std::size_t logit_bytes =
-      static_cast<std::size_t>(kLogitRows) * static_cast<std::size_t>(geometry_.vocab) * 4;
-  TANDEM_ASSIGN(logits_, DeviceBuffer::allocate(logit_bytes));
-  TANDEM_ASSIGN(candidates_, DeviceBuffer::allocate(kLogitRows * sizeof(Candidates)));
-  TANDEM_ASSIGN(top_k_, DeviceBuffer::allocate(kLogitRows * sizeof(std::int32_t)));
-  host_candidates_.resize(kLogitRows);
+  const auto vocab = static_cast<std::size_t>(geometry_.vocab);
+  const std::size_t padded = (vocab + kTileRows - 1) / kTileRows * kTileRows;
+  TANDEM_ASSIGN(sampler_, sampler_shape(geometry_.vocab));
+  TANDEM_ASSIGN(logits_, DeviceBuffer::allocate(kLogitRows * padded * sizeof(float)));
+  TANDEM_ASSIGN(host_logits_, PinnedBuffer::allocate(vocab * sizeof(float)));
   return {};
 }
 

@@ -289,25 +289,43 @@ void CudaBackend::largest(const Head& head, const HalfRows& input, int n, TokenI
   check_launch();
 }
 
-void CudaBackend::compute_logits(const Head& head, const HalfRows& input, int n) {
+HalfRows CudaBackend::rows_from(HalfRows x, int first) {
+  x.data += static_cast<std::ptrdiff_t>(first) * kBrickCols;
+  x.scale += first;
+  return x;
+}
+
+LogitTiles CudaBackend::logit_sums(const Head& head, const HalfRows& input, int n) {
   const GemmGroup& table = group({head.table}, /*whole_tiles=*/true);
-  grow(logit_partials_,
-       static_cast<std::size_t>(table.slots()) * kLogitRows * kTileRows * sizeof(float));
-  const Partials p = table.run(rounded_input(table.input(), input, n), n,
-                               logit_partials_.as<float>(), kLogitRows, stream_);
-  finish_logits(p, n, geometry_.vocab, head.softcap, suppressed(), logits_.as<float>(), stream_);
+  const Partials sums = table.run(rounded_input(table.input(), input, n), n, logits_.as<float>(),
+                                  kLogitRows, stream_);
   check_launch();
+  return {sums, logits_.as<float>(), geometry_.vocab, head.softcap, suppressed()};
+}
+
+void CudaBackend::copy_logits(int row, float* to, cudaMemcpyKind kind) {
+  // Whole tiles, then what the vocabulary has of the last one.
+  const auto vocab = static_cast<std::size_t>(geometry_.vocab);
+  const std::size_t tile_bytes = kTileRows * sizeof(float), tiles = vocab / kTileRows;
+  const float* const from = logits_.as<float>() + static_cast<std::size_t>(row) * kTileRows;
+  const std::size_t step = kLogitRows * tile_bytes;
+  if (tiles > 0) {
+    check(cudaMemcpy2DAsync(to, tile_bytes, from, step, tile_bytes, tiles, kind, stream_));
+  }
+  check(cudaMemcpyAsync(to + tiles * kTileRows, from + tiles * step / sizeof(float),
+                        vocab % kTileRows * sizeof(float), kind, stream_));
 }
 
 void CudaBackend::logits(const Head& head, Rows h, Rows out) {
   for (int first = 0; first < h.rows; first += kLogitRows) {
     const int n = std::min(kLogitRows, h.rows - first);
     const Rows part = {h.data + static_cast<std::ptrdiff_t>(first) * h.cols, n, h.cols, h.set};
-    compute_logits(head, next_input(HalfUse::kHead, part, nullptr), n);
-    check(cudaMemcpyAsync(
-        out.data + static_cast<std::ptrdiff_t>(first) * out.cols, logits_.as<void>(),
-        static_cast<std::size_t>(n) * static_cast<std::size_t>(out.cols) * sizeof(float),
-        cudaMemcpyDeviceToDevice, stream_));
+    finish_logits(logit_sums(head, next_input(HalfUse::kHead, part, nullptr), n), n, stream_);
+    check_launch();
+    for (int r = 0; r < n; ++r) {
+      copy_logits(r, out.data + static_cast<std::ptrdiff_t>(first + r) * out.cols,
+                  cudaMemcpyDeviceToDevice);
+    }
   }
 }
 

@@ -81,7 +81,7 @@ std::size_t CudaBackend::workspace_bytes(const Geometry& g) const {
           : entries * (2 * size(g.expert_ffn) * sizeof(half) + size(g.hidden) * sizeof(float)) +
                 rows * size(g.hidden) * (sizeof(float) + 2 * sizeof(half));
   return experts + partial_bytes(g, num_ctas_) + attention + attention / 16 +
-         2 * kLogitRows * vocab * sizeof(float) +  // partial sums and logits
+         kLogitRows * vocab * sizeof(float) +  // logits
          // Inputs of products: the widest, and three times as many columns in the others.
          4 * whole_blocks(g.max_rows) * size(g.max_inputs) * sizeof(half) +
          rows * size(g.max_inputs) * sizeof(half) +  // queries
@@ -90,7 +90,7 @@ std::size_t CudaBackend::workspace_bytes(const Geometry& g) const {
          std::accumulate(g.rope_frequencies.begin(), g.rope_frequencies.end(), std::size_t{0},
                          rope) +
          3 * (sequences + 1) * size(g.hidden) * sizeof(float) +
-         4 * (sequences + 1) * size(longest) * sizeof(PageId) + kLogitRows * sizeof(Candidates);
+         4 * (sequences + 1) * size(longest) * sizeof(PageId);
 }
 
 }  // namespace tandem::kernels::cuda

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tandem/kernels/cuda/backend_impl.h"
+#include "tandem/kernels/sampling_math.h"
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -21,8 +22,8 @@ int power_of_two(int n) {
   return p;
 }
 
-bool needs_host(const HostStep::SampledRow& row) {
-  return row.rule != nullptr || row.sampling->temperature > 0;
+bool has_rule(const HostStep::SampledRow& row) {
+  return row.rule != nullptr;
 }
 
 }  // namespace
@@ -37,6 +38,10 @@ StepSizes CudaBackend::sizes_of(const StepPlan& plan, const StepShape& shape) co
   Position end = 1;
   for (const RowInfo& row : host_.rows(RowSet::kStep)) end = std::max(end, row.visible_end);
   s.blocks = (end + kPageTokens - 1) / kPageTokens;
+  const auto sampled = host_.sampled_rows();
+  s.samples = std::any_of(sampled.begin(), sampled.end(), [](const HostStep::SampledRow& row) {
+    return !has_rule(row) && !is_greedy(*row.sampling);
+  });
   for (const Span& span : plan.spans) {
     if (!span.is_decode()) s.is_filled_up = false;
     if (span.is_decode() || span.keep == Keep::kLast) ++s.sampled;
@@ -83,7 +88,7 @@ void CudaBackend::begin_part(GraphPart part) {
                                sizes_.blocks,
                                is_target ? sizes_.rows : sizes_.draft_rows,
                                is_target ? sizes_.span_rows : sizes_.draft_steps,
-                               0};
+                               is_target && sizes_.samples};
   check(graphs_.begin(part, key, sizes_.is_filled_up && failure_.ok(), stream_));
 }
 
@@ -95,15 +100,21 @@ void CudaBackend::verify(const Head& head, Rows h) {
   const bool samples = !host_.sampled_rows().empty();
   const bool is_eager = graphs_.is_eager();
   if (samples && !is_replay()) {
-    // A row's scale is positive: the largest sum is the largest logit, before and after the
-    // softcap.
-    largest(head, next_input(HalfUse::kHead, h, nullptr), count(h), results_at(results_.chosen));
+    const HalfRows input = next_input(HalfUse::kHead, h, nullptr);
+    TokenId* const chosen = results_at(results_.chosen);
+    if (sizes_.samples) {
+      sample(head, input, count(h), chosen);
+    } else {
+      // A row's scale is positive: the largest sum is the largest logit, before and after the
+      // softcap.
+      largest(head, input, count(h), chosen);
+    }
   }
   end_part();
   if (!samples) return;
   if (is_eager) graphs_.set_warm(GraphPart::kTarget);
   is_verified_ = true;
-  sample_rows(head, h.cols);
+  apply_rules(head, h.cols);
   accept_tokens(h);
   if (sizes_.draft_steps > 0) begin_part(GraphPart::kDraft);
 }
@@ -128,78 +139,47 @@ void CudaBackend::accept_tokens(Rows h) {
   check_launch();
 }
 
-/// Chooses the tokens of rows with a temperature or a rule on the host, from their logits.
-void CudaBackend::sample_rows(const Head& head, int cols) {
+void CudaBackend::sample(const Head& head, const HalfRows& input, int rows, TokenId* chosen) {
+  for (int first = 0; first < rows; first += kLogitRows) {
+    const int n = std::min(kLogitRows, rows - first);
+    sample_rows(logit_sums(head, rows_from(input, first), n), sampler_, block_.rows() + first,
+                block_.sampling() + first, n, chosen + first, stream_);
+    check_launch();
+  }
+}
+
+/// Chooses the tokens of rows with a rule on the host, from their logits.
+void CudaBackend::apply_rules(const Head& head, int cols) {
   const auto sampled = host_.sampled_rows();
-  if (std::none_of(sampled.begin(), sampled.end(), needs_host)) return;
+  if (std::none_of(sampled.begin(), sampled.end(), has_rule)) return;
   const std::size_t bytes = static_cast<std::size_t>(host_.kept_rows()) * sizeof(TokenId);
   check(cudaMemcpyAsync(results_.chosen, results_at(results_.chosen), bytes, cudaMemcpyDeviceToHost,
                         stream_));
   const HalfRows input = half_rows(HalfUse::kHead, cols);
-  for (auto next = std::find_if(sampled.begin(), sampled.end(), needs_host);
-       next != sampled.end();) {
+  for (auto next = std::find_if(sampled.begin(), sampled.end(), has_rule); next != sampled.end();) {
     const int first = next->row / 8 * 8, n = std::min(kLogitRows, host_.kept_rows() - first);
     const auto end =
         std::find_if(next, sampled.end(), [&](const auto& row) { return row.row >= first + n; });
-    HalfRows part = input;
-    part.data += static_cast<std::ptrdiff_t>(first) * kBrickCols;
-    part.scale += first;
-    compute_logits(head, part, n);
-    choose({next, end}, first, n);
-    next = std::find_if(end, sampled.end(), needs_host);
+    finish_logits(logit_sums(head, rows_from(input, first), n), n, stream_);
+    check_launch();
+    choose({next, end}, first);
+    next = std::find_if(end, sampled.end(), has_rule);
   }
   check(cudaMemcpyAsync(results_at(results_.chosen), results_.chosen, bytes, cudaMemcpyHostToDevice,
                         stream_));
 }
 
-void CudaBackend::choose(std::span<const HostStep::SampledRow> sampled, int first, int n) {
-  const auto vocab = static_cast<std::size_t>(geometry_.vocab);
-  host_top_k_.assign(static_cast<std::size_t>(n), 1);
+void CudaBackend::choose(std::span<const HostStep::SampledRow> sampled, int first) {
+  const std::span<float> logits(reinterpret_cast<float*>(host_logits_.data()),
+                                static_cast<std::size_t>(geometry_.vocab));
   for (const HostStep::SampledRow& row : sampled) {
-    host_top_k_[static_cast<std::size_t>(row.row - first)] = std::max(row.sampling->top_k, 1);
-  }
-  check(cudaMemcpyAsync(top_k_.as<void>(), host_top_k_.data(),
-                        host_top_k_.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice,
-                        stream_));
-  top_candidates(logits_.as<float>(), top_k_.as<std::int32_t>(), n, geometry_.vocab,
-                 candidates_.as<Candidates>(), stream_);
-  check(cudaMemcpyAsync(host_candidates_.data(), candidates_.as<void>(),
-                        static_cast<std::size_t>(n) * sizeof(Candidates), cudaMemcpyDeviceToHost,
-                        stream_));
-  check_launch();
-  check(cudaStreamSynchronize(stream_));
-  for (const HostStep::SampledRow& row : sampled) {
-    if (!needs_host(row)) continue;
-    const auto i = static_cast<std::size_t>(row.row - first);
-    const Candidates& c = host_candidates_[i];
-    TokenId& chosen = results_.chosen[row.row];
-    if (row.rule == nullptr && row.sampling->top_k > 0 && c.count <= kMaxCandidates) {
-      chosen = sample_candidates(c, *row.sampling, row.position);
-      continue;
-    }
-    host_logits_.resize(vocab);
-    check(cudaMemcpyAsync(host_logits_.data(), logits_.as<float>() + i * vocab,
-                          vocab * sizeof(float), cudaMemcpyDeviceToHost, stream_));
+    if (!has_rule(row)) continue;
+    copy_logits(row.row - first, logits.data(), cudaMemcpyDeviceToHost);
     check(cudaStreamSynchronize(stream_));
     const auto index = static_cast<std::size_t>(&row - host_.sampled_rows().data());
-    chosen = row.rule == nullptr ? sample(host_logits_, *row.sampling, row.position, sampling_)
-                                 : sample(host_logits_, *row.sampling, *row.rule, row.position,
-                                          sampling_, host_.logprobs(index));
+    results_.chosen[row.row] = kernels::sample(logits, *row.sampling, *row.rule, row.position,
+                                               sampling_, host_.logprobs(index));
   }
-}
-
-TokenId CudaBackend::sample_candidates(const Candidates& c, const SamplingParams& params,
-                                       Position position) {
-  // In the order of ids, so that ties break as they do over the whole vocabulary.
-  candidate_order_.resize(static_cast<std::size_t>(c.count));
-  for (std::size_t i = 0; i < candidate_order_.size(); ++i)
-    candidate_order_[i] = {c.ids[i], c.logits[i]};
-  std::sort(candidate_order_.begin(), candidate_order_.end());
-  host_logits_.clear();
-  for (const auto& [id, logit] : candidate_order_) host_logits_.push_back(logit);
-  return candidate_order_[static_cast<std::size_t>(
-                              sample(host_logits_, params, position, sampling_))]
-      .first;
 }
 
 core::Result<StepResult> CudaBackend::end_step() {

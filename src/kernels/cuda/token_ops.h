@@ -2,7 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include "tandem/kernels/cuda/gemm.h"
 #include "tandem/kernels/cuda/step_state.h"
 #include "tandem/kernels/step.h"
 #include "tandem/kernels/synthetic_acceptance.h"
@@ -20,25 +19,9 @@ struct RopeTables {
 void begin_rows(const DeviceRow* rows, int num_rows, const RopeTables& rope, std::int32_t* broken,
                 cudaStream_t stream);
 
-/// out[i][V] = softcapped logits of row i, ids in `suppressed` (a mask of V bits, may be null) at
-/// -inf.
-void finish_logits(const Partials& p, int num_rows, int vocab, float softcap,
-                   const std::uint32_t* suppressed, float* out, cudaStream_t stream);
-
 /// tokens[i] = the id of the largest of row i's keys (GemmGroup::run_largest).
 void largest_tokens(const unsigned long long* keys, int keys_per_row, int num_rows, int vocab,
                     TokenId* tokens, cudaStream_t stream);
-
-/// The likeliest tokens of a row, unordered: all whose logit reaches a value that at least `top_k`
-/// logits reach. count > kMaxCandidates: there were more, the list is not complete.
-constexpr int kMaxCandidates = 1024;
-struct Candidates {
-  std::int32_t count;
-  TokenId ids[kMaxCandidates];
-  float logits[kMaxCandidates];
-};
-void top_candidates(const float* logits, const std::int32_t* top_k, int num_rows, int vocab,
-                    Candidates* out, cudaStream_t stream);
 
 /// What follows from the chosen tokens.
 struct AcceptArguments {
