@@ -113,8 +113,9 @@ class ThreadedEngine final : public Engine {
   void run() {
     while (wait_for_work()) {
       apply_commands();
-      if (core_->has_work()) core_->step();
-      publish();
+      if (core_->has_work()) core_->step([this] { publish(); });
+      // What the last step gathered need not wait for another one.
+      if (!core_->has_work()) publish();
     }
     apply_commands();
     core_->finish_all(FinishReason::kCancelled, {});

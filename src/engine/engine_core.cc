@@ -151,7 +151,7 @@ void EngineCore::finish_all(FinishReason reason, const core::Status& error) {
   }
 }
 
-void EngineCore::step() {
+void EngineCore::step(const std::function<void()>& meanwhile) {
   if (!failure_.ok()) {  // requests that were on their way when the device failed
     finish_all(FinishReason::kError, failure_);
     return;
@@ -169,8 +169,11 @@ void EngineCore::step() {
   }
   choose_drafts(step);
   set_rules(step);
+  const bool runs_ahead = runner_->limits().runs_ahead;
+  if (!runs_ahead) meanwhile();
   const double start = clock_();
-  const core::Result<kernels::StepResult> result = runner_->step(step.plan);
+  const core::Result<kernels::StepResult> result =
+      runs_ahead ? runner_->step(step.plan, meanwhile) : runner_->step(step.plan);
   const double seconds = clock_() - start;
   ++stats_.steps;
   stats_.busy_seconds += seconds;

@@ -55,8 +55,10 @@ class EngineCore {
   void finish_all(FinishReason reason, const core::Status& error);
 
   bool has_work() const { return scheduler_.has_work(); }
-  /// Runs one step and gathers its events. Needs has_work().
-  void step();
+  /// Runs one step and gathers its events. Needs has_work(). `meanwhile` may deliver() what earlier
+  /// steps gathered; it is called, unless nothing runs after all, while the device works if it is
+  /// one that leaves the time, else before the step.
+  void step(const std::function<void()>& meanwhile);
   /// Sends the gathered events and forgets finished requests; returns the ids of those.
   std::vector<std::uint64_t> deliver();
 

@@ -115,7 +115,8 @@ class PairModel final : public Model {
   void set_slot(int slot, const kernels::SamplingParams& sampling) override {
     backend_->set_slot(slot, sampling);
   }
-  core::Result<kernels::StepResult> step(const StepPlan& plan) override;
+  core::Result<kernels::StepResult> step(const StepPlan& plan,
+                                         const std::function<void()>& meanwhile) override;
   core::Result<std::vector<float>> score(std::span<const TokenId> tokens, int chunk,
                                          int first_row) override;
 
@@ -168,6 +169,7 @@ core::Status PairModel::prepare(const LoadOptions& options) {
   limits_.max_draft = has_drafter() ? kMaxDraft : 0;
   limits_.kv_memory_bytes = geometry.kv_memory_bytes;
   limits_.kv = backend_->kv_layout();
+  limits_.runs_ahead = backend_->runs_ahead();
   return {};
 }
 
@@ -178,13 +180,15 @@ Rows PairModel::run_target(const StepPlan& plan) {
   return target_->forward(shape);
 }
 
-core::Result<kernels::StepResult> PairModel::step(const StepPlan& plan) {
+core::Result<kernels::StepResult> PairModel::step(const StepPlan& plan,
+                                                  const std::function<void()>& meanwhile) {
   const Rows h = run_target(plan);
   backend_->verify(target_->weights().head, h);
   const std::array<int, kMaxDraft> draft_rows = draft_rows_of_step(plan);
   const auto steps = std::find(draft_rows.begin(), draft_rows.end(), 0) - draft_rows.begin();
   TANDEM_CHECK(steps == 0 || drafter_, "the step asks for drafts, but no drafter is loaded");
   if (steps > 0) drafter_->draft(std::span(draft_rows).first(static_cast<std::size_t>(steps)));
+  meanwhile();
   return backend_->end_step();
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "tandem/core/status.h"
 #include "tandem/kernels/backend.h"
 #include "tandem/kernels/step.h"
@@ -13,12 +15,13 @@ class StepRunner {
   virtual ~StepRunner() = default;
 
   struct Limits {
-    int max_sequences = 0;  ///< slots
-    int max_rows = 0;       ///< T of a step
-    int max_kept_rows = 0;  ///< R of a step
-    int max_context = 0;    ///< positions of a sequence
-    int window = 0;         ///< W
-    int max_draft = 0;      ///< 0 without a drafter
+    int max_sequences = 0;    ///< slots
+    int max_rows = 0;         ///< T of a step
+    int max_kept_rows = 0;    ///< R of a step
+    int max_context = 0;      ///< positions of a sequence
+    int window = 0;           ///< W
+    int max_draft = 0;        ///< 0 without a drafter
+    bool runs_ahead = false;  ///< a step leaves its caller time until its result is there
     std::size_t kv_memory_bytes = 0;
     kernels::KvLayout kv;
   };
@@ -27,8 +30,13 @@ class StepRunner {
   /// Starts a new sequence in a slot.
   virtual void set_slot(int slot, const kernels::SamplingParams& sampling) = 0;
 
-  /// Runs one step to its end. The plan must respect limits() (CHECK). kInternal: device fault.
-  virtual core::Result<kernels::StepResult> step(const kernels::StepPlan& plan) = 0;
+  /// Runs one step to its end. The plan must respect limits() (CHECK). `meanwhile` is called once,
+  /// where it delays nothing if limits().runs_ahead. kInternal: device fault.
+  virtual core::Result<kernels::StepResult> step(const kernels::StepPlan& plan,
+                                                 const std::function<void()>& meanwhile) = 0;
+  core::Result<kernels::StepResult> step(const kernels::StepPlan& plan) {
+    return step(plan, [] {});
+  }
 };
 
 }  // namespace tandem::model

@@ -66,9 +66,13 @@ class Harness {
   }
 
   void step() {
-    core_->step();
-    check();
+    step_without_delivery();
     core_->deliver();
+    check();
+  }
+  /// What the step gathers is delivered during the next one.
+  void step_without_delivery() {
+    core_->step([this] { core_->deliver(); });
     check();
   }
 

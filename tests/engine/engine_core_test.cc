@@ -105,6 +105,28 @@ TEST(EngineCore, StartsNewPromptsInTheNextStepAndTogether) {
   harness.run();
 }
 
+TEST(EngineCore, DeliversWhileADeviceOfItsOwnWorks) {
+  for (const bool runs_ahead : {false, true}) {
+    ScriptedRunner::Options options;
+    options.runs_ahead = runs_ahead;
+    Harness harness(options, {});
+    harness.add(make_request(1, 3, 50));
+    int steps_at_delivery = -1;
+    const auto meanwhile = [&] {
+      harness.core().deliver();
+      steps_at_delivery = harness.runner().steps();
+    };
+    harness.core().step(meanwhile);
+    EXPECT_EQ(steps_at_delivery, runs_ahead ? 1 : 0);
+    EXPECT_TRUE(harness.received(1).tokens.empty());
+    harness.core().step(meanwhile);
+    EXPECT_EQ(steps_at_delivery, runs_ahead ? 2 : 1);
+    EXPECT_EQ(harness.received(1).tokens.size(), 1U);
+    harness.run();
+    harness.expect_output(options, make_request(1, 3, 50));
+  }
+}
+
 TEST(EngineCore, CancelEndsARequestInAnyState) {
   const ScriptedRunner::Options options;
   Harness harness(options, {.prefill_chunk = 4});
@@ -244,6 +266,7 @@ void run_random_traffic(unsigned seed) {
   const std::size_t pair = options.page_bytes[0] + options.page_bytes[1];
   options.kv_memory_bytes = pair * static_cast<std::size_t>(pick(60, 200)) /
                             static_cast<std::size_t>(options.page_tokens);
+  options.runs_ahead = pick(0, 1) == 0;
   EngineOptions engine_options;
   engine_options.draft_length = pick(-1, kMaxDraft);
   engine_options.prefill_chunk = pick(1, 40);
@@ -285,6 +308,7 @@ void run_random_traffic(unsigned seed) {
       requests.push_back(request);
     }
     if (!requests.empty() && pick(0, 40) == 0) {
+      harness.core().deliver();  // so that it is known what has ended
       const std::uint64_t id = requests[random() % requests.size()].id;
       if (!harness.received(id).finish.has_value()) cancelled.insert(id);
       harness.core().cancel(id);
@@ -292,7 +316,7 @@ void run_random_traffic(unsigned seed) {
     if (!requests.empty() && pick(0, 20) == 0) {
       harness.core().preempt(requests[random() % requests.size()].id);
     }
-    if (harness.core().has_work()) harness.step();
+    if (harness.core().has_work()) harness.step_without_delivery();
     if (::testing::Test::HasFatalFailure()) return;
   }
   harness.core().deliver();

@@ -209,9 +209,9 @@ TEST_F(EngineOnDemo, FollowUpQuestionsHitTheCacheAndSayTheSame) {
       });
     }
     while ((*made)->has_work()) {
-      (*made)->step();
-      (*made)->deliver();
+      (*made)->step([&] { (*made)->deliver(); });
     }
+    (*made)->deliver();
   };
   run(requests_);
   std::vector<Request> second = requests_;

@@ -72,10 +72,11 @@ class GatedRunner final : public model::StepRunner {
   void set_slot(int slot, const kernels::SamplingParams& sampling) override {
     inner_.set_slot(slot, sampling);
   }
-  core::Result<kernels::StepResult> step(const kernels::StepPlan& plan) override {
+  core::Result<kernels::StepResult> step(const kernels::StepPlan& plan,
+                                         const std::function<void()>& meanwhile) override {
     std::unique_lock lock(mutex_);
     opened_.wait(lock, [this] { return is_open_; });
-    return inner_.step(plan);
+    return inner_.step(plan, meanwhile);
   }
   void set_open(bool is_open) {
     const std::lock_guard lock(mutex_);

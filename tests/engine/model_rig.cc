@@ -53,12 +53,12 @@ Served serve(model::StepRunner& runner, const tokenizer::Tokenizer& tokenizer,
     if (preempt_every > 0 && step % preempt_every == 0) {
       core.preempt(requests[random() % added].id);
     }
-    core.step();
-    core.deliver();
+    core.step([&core] { core.deliver(); });
     const core::Status invariants = core.check_invariants();
     EXPECT_TRUE(invariants.ok()) << invariants.message();
     if (::testing::Test::HasFailure()) break;
   }
+  core.deliver();
   run.stats = core.stats();
   return run;
 }

@@ -26,8 +26,9 @@ class SmallerRunner final : public model::StepRunner {
   void set_slot(int slot, const kernels::SamplingParams& sampling) override {
     model_->set_slot(slot, sampling);
   }
-  core::Result<kernels::StepResult> step(const kernels::StepPlan& plan) override {
-    return model_->step(plan);
+  core::Result<kernels::StepResult> step(const kernels::StepPlan& plan,
+                                         const std::function<void()>& meanwhile) override {
+    return model_->step(plan, meanwhile);
   }
 
  private:

@@ -80,6 +80,7 @@ ScriptedRunner::ScriptedRunner(const Options& options) : options_(options) {
   limits_.max_context = options.max_context;
   limits_.window = options.model.window;
   limits_.max_draft = options.max_draft;
+  limits_.runs_ahead = options.runs_ahead;
   limits_.kv_memory_bytes = options.kv_memory_bytes;
   limits_.kv.page_tokens = options.page_tokens;
   limits_.kv.page_bytes = options.page_bytes;
@@ -243,7 +244,8 @@ void ScriptedRunner::draft(const kernels::Span& span, Slot& slot) {
   }
 }
 
-core::Result<kernels::StepResult> ScriptedRunner::step(const kernels::StepPlan& plan) {
+core::Result<kernels::StepResult> ScriptedRunner::step(const kernels::StepPlan& plan,
+                                                       const std::function<void()>& meanwhile) {
   if (fail_from_ >= 0 && steps_ >= fail_from_) return core::internal_error("the device is gone");
   check_plan(plan);
   // All rows are written before any is read, as by a kernel that runs layer by layer.
@@ -258,6 +260,7 @@ core::Result<kernels::StepResult> ScriptedRunner::step(const kernels::StepPlan& 
     result.spans.back().is_broken = std::ranges::count(tokens[i], options_.broken_token) > 0;
   }
   ++steps_;
+  meanwhile();
   return result;
 }
 

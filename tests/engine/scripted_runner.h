@@ -48,6 +48,7 @@ class ScriptedRunner final : public model::StepRunner {
     int max_kept_rows = 32;
     int max_context = 256;
     int max_draft = 6;
+    bool runs_ahead = false;
     int page_tokens = 4;
     std::array<std::size_t, kernels::kNumAttentionKinds> page_bytes = {3, 2};
     std::size_t kv_memory_bytes = 400;
@@ -59,7 +60,8 @@ class ScriptedRunner final : public model::StepRunner {
 
   const Limits& limits() const override { return limits_; }
   void set_slot(int slot, const kernels::SamplingParams& sampling) override;
-  core::Result<kernels::StepResult> step(const kernels::StepPlan& plan) override;
+  core::Result<kernels::StepResult> step(const kernels::StepPlan& plan,
+                                         const std::function<void()>& meanwhile) override;
 
   const std::vector<std::string>& faults() const { return faults_; }
   /// The step with this number (from 0) and all later ones fail.
