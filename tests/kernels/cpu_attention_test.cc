@@ -184,8 +184,10 @@ class Sequence {
       const int at = d / 16 * 16 * kPageTokens + token / 4 * 64 + d % 16 * 4 + token % 4;
       return decode(kv_.values<std::uint8_t>(0, page, kv_head), at, token);
     }
+    const int chunk = d / kValueChunk * kValueChunk;
+    const int width = std::min(kValueChunk, case_.head_size - chunk);
     return core::f16_to_f32(kv_.values<std::uint16_t>(
-        0, page, kv_head)[d / 16 * 16 * kPageTokens + token * 16 + d % 16]);
+        0, page, kv_head)[chunk * kPageTokens + token * width + d - chunk]);
   }
 
   Case case_;

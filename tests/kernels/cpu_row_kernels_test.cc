@@ -124,7 +124,7 @@ TEST_P(CpuRowKernels, RotationAnglesAreAccurateAtLongContexts) {
 }
 
 TEST_P(CpuRowKernels, CacheRowsAreRoundedToNearestEven) {
-  std::vector<float> x = random_values(64, 1, 30.0F);
+  std::vector<float> x = random_values(144, 1, 30.0F);  // not whole chunks of values
   // Ties, subnormals, the largest value and overflow.
   const std::vector<float> special = {1.00048828125F, 1.00146484375F, 65504.0F, 65520.0F, -7e4F,
                                       6e-8F,          2.98e-8F,       3e-8F,    -0.0F,    1e-5F};
@@ -138,7 +138,8 @@ TEST_P(CpuRowKernels, CacheRowsAreRoundedToNearestEven) {
     for (int i = 0; i < n; ++i) {
       const std::uint16_t expected = core::f32_to_f16(x[static_cast<std::size_t>(i)]);
       ASSERT_EQ(keys[static_cast<std::size_t>(i * kPageTokens + token)], expected) << i;
-      const int at = i / 16 * 16 * kPageTokens + token * 16 + i % 16;
+      const int chunk = i / kValueChunk * kValueChunk;
+      const int at = chunk * kPageTokens + token * std::min(kValueChunk, n - chunk) + i - chunk;
       ASSERT_EQ(values[static_cast<std::size_t>(at)], expected) << i;
     }
   }

@@ -4,6 +4,7 @@
 
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/simd/math.h"
+#include "tandem/kernels/cpu/simd/row_block_impl.h"
 #include "tandem/kernels/cpu/simd/row_kernels.h"
 
 namespace tandem::kernels::cpu {
@@ -77,6 +78,7 @@ struct AttentionOf {
 
  private:
   static constexpr int kTilesPerPage = kPageTokens / 16;
+  static constexpr int kChunkTiles = kValueChunk / 16;
   /// Columns of 16 lanes that V vectors are multiplied with at a time: as many as leave the sums
   /// in registers, for with few sums the multipliers wait for each other.
   template <int V>
@@ -96,16 +98,36 @@ struct AttentionOf {
     }
     Merge merge;
     for (int i = 0; i < V; ++i) softmax(b, i, merge);
-    // Four columns of values are four streams: with enough sums two are read faster.
-    constexpr int kColumns = V >= 4 && C > 2 ? 2 : C;
-    sum_values<V, kColumns>(b);
+    sum_values<V, C>(b);
     for (int i = 0; i < V; ++i) merge_vector(b, i, merge);
   }
 
-  // The cache is read in the order in which it lies in memory, but hardware does not see where a
-  // page goes on: each line is fetched kAhead lines early, across the ends of pages, first all keys
-  // of the block, then all values, then the keys of what comes next.
-  static constexpr int kAhead = 2;  // in chunks of 16 lines, a column tile of values
+  static const std::uint16_t* f16(const void* page) {
+    return static_cast<const std::uint16_t*>(page);
+  }
+  /// Fetches a line into the second-level cache. While a page is read, line by line, so is the page
+  /// that comes next: hardware does not see where a page goes on, and takes most of a page to
+  /// find its pace. Fetches of nearer lines, or into the first level, whose few misses they keep
+  /// busy, reach half of what memory gives.
+  static void fetch(const std::uint16_t* p) { __builtin_prefetch(p, 0, 2); }
+
+  /// fn<i, c>() for all sums of a tile. Unrolled here: the compiler's own unrolling comes too late
+  /// to keep them in registers.
+  template <int V, int C, class Fn>
+  TANDEM_INLINE static void for_each_sum(Fn&& fn) {
+    unroll(UpTo<V>(), [&]<int I>() TANDEM_INLINED {
+      unroll(UpTo<C>(), [&]<int J>() TANDEM_INLINED { fn.template operator()<I, J>(); });
+    });
+  }
+
+  /// acc[i][c] += factors[i * stride] * x[c].
+  template <int V, int C>
+  TANDEM_INLINE static void add_products(const float* factors, int stride, const F32 (&x)[C],
+                                         F32 (&acc)[V][C]) {
+    for_each_sum<V, C>([&]<int I, int J>() TANDEM_INLINED {
+      acc[I][J] = L::fma(L::set1(factors[I * stride]), x[J], acc[I][J]);
+    });
+  }
 
   /// The page read after `page` of the keys, of which `pages` are read at once.
   static const std::uint16_t* after_keys(const AttentionBlock& b, int page, int pages) {
@@ -113,19 +135,6 @@ struct AttentionOf {
     const int value = b.first_page + page + pages - b.end_page;
     return f16(b.values[value < b.end_page ? value : b.first_page]);
   }
-  static const std::uint16_t* f16(const void* page) {
-    return static_cast<const std::uint16_t*>(page);
-  }
-
-  /// The chunks to fetch while the C chunks from `chunk` on are used: later ones of this page of
-  /// `chunks` chunks or the first ones of the page after it.
-  template <int C>
-  static const std::uint16_t* ahead(const std::uint16_t* page, const std::uint16_t* next, int chunk,
-                                    int chunks) {
-    chunk += C > kAhead ? C : kAhead;
-    return chunk < chunks ? page + chunk * kChunk : next + (chunk - chunks) * kChunk;
-  }
-  static constexpr int kChunk = 16 * kPageTokens;
 
   /// Scores of C tiles of 16 keys, two of which make a page.
   template <int V, int C>
@@ -134,36 +143,28 @@ struct AttentionOf {
     const int page = tile / kTilesPerPage;
     const int first = C < kTilesPerPage ? tile % kTilesPerPage * 16 : 0;
     F32 acc[V][C];
-    for (int i = 0; i < V; ++i) {
-      for (int c = 0; c < C; ++c) acc[i][c] = L::set1(0.0F);
+    for_each_sum<V, C>([&]<int I, int J>() TANDEM_INLINED { acc[I][J] = L::set1(0.0F); });
+    const std::uint16_t* keys[P];
+    const std::uint16_t* next[P];
+    for (int p = 0; p < P; ++p) {
+      keys[p] = f16(b.keys[page + p]) + first;
+      next[p] = after_keys(b, page + p, P);
     }
-    const int chunks = b.head_size / 16;
     const float* q = b.queries;
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const std::uint16_t* keys[P];
-      const std::uint16_t* fetch[P];
+    for (int d = 0; d < b.head_size; ++d, q += V) {
+      F32 k[C];
+      for (int c = 0; c < C; ++c)
+        k[c] = L::load_f16(keys[c / kTilesPerPage] + c % kTilesPerPage * 16);
+      add_products<V, C>(q, 1, k, acc);
       for (int p = 0; p < P; ++p) {
-        const std::uint16_t* start = f16(b.keys[page + p]);
-        keys[p] = start + chunk * kChunk + first;
-        fetch[p] = ahead<1>(start, after_keys(b, page + p, P), chunk, chunks);
-      }
-      for (int d = 0; d < 16; ++d, q += V) {
-        F32 k[C];
-        for (int p = 0; p < P; ++p) __builtin_prefetch(fetch[p] + d * kPageTokens);
-        for (int c = 0; c < C; ++c) {
-          k[c] = L::load_f16(keys[c / kTilesPerPage] + d * kPageTokens + c % kTilesPerPage * 16);
-        }
-        for (int i = 0; i < V; ++i) {
-          const F32 qi = L::set1(q[i]);
-          for (int c = 0; c < C; ++c) acc[i][c] = L::fma(qi, k[c], acc[i][c]);
-        }
+        keys[p] += kPageTokens;
+        fetch(next[p] + d * kPageTokens);
       }
     }
-    for (int i = 0; i < V; ++i) {
-      for (int c = 0; c < C; ++c) {
-        L::store(b.scores + i * kBlockTokens + (tile + c) * 16, acc[i][c]);
-      }
-    }
+    float* scores = b.scores + tile * 16;
+    for_each_sum<V, C>([&]<int I, int J>() TANDEM_INLINED {
+      L::store(scores + I * kBlockTokens + J * 16, acc[I][J]);
+    });
   }
 
   /// Scores outside of [begin, end) become -inf, whole tiles of the page range included.
@@ -222,28 +223,26 @@ struct AttentionOf {
   static void sum_page(const AttentionBlock& b, int page, int column) {
     float* out = b.block_out + column * 16;
     F32 acc[V][C];
-    for (int i = 0; i < V; ++i) {
-      const float* row = out + i * b.head_size;
-      for (int c = 0; c < C; ++c) {
-        acc[i][c] = page == b.first_page ? L::set1(0.0F) : L::load(row + c * 16);
-      }
-    }
-    const std::uint16_t* values = f16(b.values[page]) + column * kChunk;
-    const std::uint16_t* next = f16(page + 1 < b.end_page ? b.values[page + 1] : b.next_keys);
-    const std::uint16_t* fetch = ahead<C>(f16(b.values[page]), next, column, b.head_size / 16);
+    const bool is_first = page == b.first_page;
+    for_each_sum<V, C>([&]<int I, int J>() TANDEM_INLINED {
+      acc[I][J] = is_first ? L::set1(0.0F) : L::load(out + I * b.head_size + J * 16);
+    });
+    const int chunk = column / kChunkTiles;
+    const int left = b.head_size / 16 - chunk * kChunkTiles;
+    const int width = (left < kChunkTiles ? left : kChunkTiles) * 16;
+    const int first = chunk * kChunkTiles * 16 * kPageTokens + column % kChunkTiles * 16;
+    const std::uint16_t* values = f16(b.values[page]) + first;
+    const std::uint16_t* next =
+        f16(page + 1 < b.end_page ? b.values[page + 1] : b.next_keys) + first;
     const float* p = b.scores + page * kPageTokens;
-    for (int j = 0; j < kPageTokens; ++j) {
+    for (int j = 0; j < kPageTokens; ++j, values += width, next += width) {
       F32 v[C];
-      for (int c = 0; c < C; c += 2) __builtin_prefetch(fetch + (j * C + c * 2) * 16);
-      for (int c = 0; c < C; ++c) v[c] = L::load_f16(values + (c * kPageTokens + j) * 16);
-      for (int i = 0; i < V; ++i) {
-        const F32 pi = L::set1(p[i * kBlockTokens + j]);
-        for (int c = 0; c < C; ++c) acc[i][c] = L::fma(pi, v[c], acc[i][c]);
-      }
+      for (int c = 0; c < C; ++c) v[c] = L::load_f16(values + c * 16);
+      for (int c = 0; c < C; c += 2) fetch(next + c * 16);
+      add_products<V, C>(p + j, kBlockTokens, v, acc);
     }
-    for (int i = 0; i < V; ++i) {
-      for (int c = 0; c < C; ++c) L::store(out + i * b.head_size + c * 16, acc[i][c]);
-    }
+    for_each_sum<V, C>([&]<int I, int J>()
+                           TANDEM_INLINED { L::store(out + I * b.head_size + J * 16, acc[I][J]); });
   }
 };
 

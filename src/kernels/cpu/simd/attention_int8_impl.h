@@ -44,9 +44,11 @@ struct Int8Attention : Groups<L> {
   struct Group {
     const std::uint8_t* data;
     std::ptrdiff_t panel_bytes;
+    const std::uint8_t* next;  ///< the same group of the page that is read next
 
     template <int S>
     TANDEM_INLINE Bytes codes(int p) const {
+      fetch(next + p * panel_bytes + S * kVectorBytes);
       const Bytes biased = L::load_bytes(data + p * panel_bytes + S * kVectorBytes);
       if constexpr (L::kUnsignedCodes) return biased;
       return L::flip_top_bit(biased);
@@ -61,21 +63,24 @@ struct Int8Attention : Groups<L> {
   static const float* scales_of(const AttentionBlock& b, const void* page) {
     return reinterpret_cast<const float*>(bytes_of(page) + kPageTokens * b.head_size);
   }
-  /// Fetches the start of the page that is read next: hardware does not see where a page goes on.
-  static void fetch(const void* page) {
-    constexpr int kLines = 16;
-    if (page == nullptr) return;
-    for (int i = 0; i < kLines; ++i) __builtin_prefetch(bytes_of(page) + i * kVectorBytes);
+  /// Fetches a line of the next page into the second-level cache; see attention_impl.h.
+  TANDEM_INLINE static void fetch(const std::uint8_t* p) { __builtin_prefetch(p, 0, 2); }
+  static void fetch_scales(const AttentionBlock& b, const std::uint8_t* page) {
+    for (int i = 0; i < kPageTokens * static_cast<int>(kScaleBytes); i += kVectorBytes) {
+      fetch(page + kPageTokens * b.head_size + i);
+    }
   }
 
   static void score_page(const Int8AttentionBlock& b, int page) {
     const bool is_last = page + 1 == b.end_page;
-    fetch(is_last ? b.values[b.first_page] : b.keys[page + 1]);
+    const std::uint8_t* next = bytes_of(is_last ? b.values[b.first_page] : b.keys[page + 1]);
+    fetch_scales(b, next);
     const std::ptrdiff_t panel_bytes = std::ptrdiff_t{kPanelRows} * b.head_size;
     const float* scales = scales_of(b, b.keys[page]);
     const int groups = b.head_size / 32;
     for (int panel = 0; panel < kPagePanels; panel += P) {
       const std::uint8_t* codes = bytes_of(b.keys[page]) + panel * panel_bytes;
+      const std::uint8_t* next_codes = next + panel * panel_bytes;
       Rows::for_row_blocks(b.num_vectors, [&]<int R>(int row) TANDEM_INLINED {
         const CodeGroup* queries = b.query_codes + row * groups;
         const auto stride = static_cast<std::size_t>(groups);
@@ -84,8 +89,9 @@ struct Int8Attention : Groups<L> {
           for (int p = 0; p < P; ++p) acc[r][p] = L::set1(0.0F);
         }
         for (int g = 0; g < groups; ++g) {
-          Base::template add_group<Codes, R>(Group{codes + g * kGroupBytes, panel_bytes},
-                                             queries + g, stride, acc);
+          Base::template add_group<Codes, R>(
+              Group{codes + g * kGroupBytes, panel_bytes, next_codes + g * kGroupBytes},
+              queries + g, stride, acc);
         }
         float* scores = b.scores + row * kBlockTokens + page * kPageTokens;
         for (int r = 0; r < R; ++r) {
@@ -110,16 +116,18 @@ struct Int8Attention : Groups<L> {
   }
 
   static void sum_page(const Int8AttentionBlock& b, int page) {
-    fetch(page + 1 == b.end_page ? b.next_keys : b.values[page + 1]);
-    const std::uint8_t* codes = bytes_of(b.values[page]);
-    for (int panel = 0; panel < b.head_size / kPanelRows; panel += P, codes += P * kGroupBytes) {
+    const std::uint8_t* next = bytes_of(page + 1 == b.end_page ? b.next_keys : b.values[page + 1]);
+    fetch_scales(b, next);
+    for (int panel = 0; panel < b.head_size / kPanelRows; panel += P) {
+      const std::uint8_t* codes = bytes_of(b.values[page]) + panel * kGroupBytes;
+      const std::uint8_t* next_codes = next + panel * kGroupBytes;
       Rows::for_row_blocks(b.num_vectors, [&]<int R>(int row) TANDEM_INLINED {
         const auto ld = static_cast<std::size_t>(b.head_size);
         const RowBlock rows = {nullptr, 0, b.block_out + row * b.head_size + panel * kPanelRows, ld,
                                P * kPanelRows};
         F32 acc[R][P];
         Rows::template load<R, P>(rows, page == b.first_page, acc);
-        Base::template add_group<Codes, R>(Group{codes, kGroupBytes},
+        Base::template add_group<Codes, R>(Group{codes, kGroupBytes, next_codes},
                                            b.weights + row * kPagesPerBlock + page,
                                            std::size_t{kPagesPerBlock}, acc);
         Rows::template store<R, P>(rows, acc);

@@ -65,7 +65,7 @@ struct RowKernels {
   bool (*all_within)(const float* x, int n, float largest);
   /// Writes a key [n] into column `token` of its page f16 [n][32], rounding to nearest even.
   void (*store_key)(const float* x, int n, std::uint16_t* page, int token);
-  /// Writes a value [n] into row `token` of its page f16 [n / 16][32][16].
+  /// Writes a value [n] as position `token` of its page f16 (kv_layout.h).
   void (*store_value)(const float* x, int n, std::uint16_t* page, int token);
   void (*attend_block)(const AttentionBlock& block);
   /// Merges the state of a later block into a running state, as attend_block does: a partial of

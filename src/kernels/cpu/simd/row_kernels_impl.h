@@ -176,8 +176,10 @@ struct RowKernelsOf {
   }
 
   static void store_value(const float* x, int n, std::uint16_t* page, int token) {
-    for (int i = 0; i < n; i += 16) {
-      L::store_f16(page + i * kPageTokens + token * 16, L::load(x + i));
+    for (int chunk = 0; chunk < n; chunk += kValueChunk) {
+      const int width = n - chunk < kValueChunk ? n - chunk : kValueChunk;
+      std::uint16_t* row = page + chunk * kPageTokens + token * width;
+      for (int i = 0; i < width; i += 16) L::store_f16(row + i, L::load(x + chunk + i));
     }
   }
 
