@@ -63,12 +63,30 @@ struct Products : Groups<L> {
     Rows::template store<R, P>(rows, acc);
   }
 
+  /// Packed lines of P panels that are fetched to the second-level cache while others are used, one
+  /// with each group of products: more at once would wait for each other.
+  struct Fetch {
+    const std::uint8_t* panels[P];
+    int lines;  ///< of each that are left
+
+    TANDEM_INLINE void next() {
+      if (lines == 0) return;
+      --lines;
+      for (const std::uint8_t*& panel : panels) {
+        __builtin_prefetch(panel, 0, 2);
+        panel += kVectorBytes;
+      }
+    }
+  };
+
   /// `num_groups` decoded groups of R rows by P panels; `first`: the chains start here.
   template <class C, int R>
-  static void decoded(std::uint8_t* scratch, int num_groups, bool first, const RowBlock& rows) {
+  static void decoded(std::uint8_t* scratch, int num_groups, bool first, const RowBlock& rows,
+                      Fetch& fetch) {
     F32 acc[R][P];
     Rows::template load<R, P>(rows, first, acc);
     for (int g = 0; g < num_groups; ++g, scratch += DecodedGroup<C>::kBytes) {
+      fetch.next();
       Base::template add_group<C, R>(DecodedGroup<C>{scratch}, rows.a + g, rows.a_stride, acc);
     }
     Rows::template store<R, P>(rows, acc);
@@ -83,6 +101,10 @@ struct Products : Groups<L> {
       for (int p = 0; p < P; ++p) {
         const F block(block_at<F>(w, panel_or_last(w, panel + p), i / kSections), i % kSections);
         const F blocks[2] = {block, block};
+        // From the second-level cache, where Fetch has put it.
+        const std::uint8_t* soon = block_at<F>(w, panel_or_last(w, panel + p), 0).vectors +
+                                   static_cast<std::size_t>(i + 1) * F::kSectionBytes;
+        for (int k = 0; k < F::kSectionBytes; k += kVectorBytes) __builtin_prefetch(soon + k);
         unroll(UpTo<F::kGroups>(), [&]<int G>() TANDEM_INLINED {
           Base::template decode_group<ClassOf<F>>(PackedGroup<F, G>{blocks},
                                                   Decoded{scratch + G * Decoded::kBytes}, p);
@@ -90,20 +112,6 @@ struct Products : Groups<L> {
       }
     }
   }
-
-  /// Packed bytes of P panels that are fetched to the second-level cache while others are used.
-  struct Fetch {
-    const std::uint8_t* panels[P];
-    std::size_t bytes;  ///< of each
-
-    /// The part that belongs to rows [row, row + count) of num_rows.
-    void part(int row, int count, int num_rows) const {
-      const auto lines = static_cast<int>(bytes / kVectorBytes);
-      for (int i = lines * row / num_rows; i < lines * (row + count) / num_rows; ++i) {
-        for (const std::uint8_t* panel : panels) __builtin_prefetch(panel + i * kVectorBytes, 0, 2);
-      }
-    }
-  };
 
   /// What is decoded after sections [.., begin) of these panels: theirs, or of the panels behind
   /// them, which this thread or its neighbour takes next.
@@ -120,7 +128,7 @@ struct Products : Groups<L> {
       fetch.panels[p] = block_at<F>(w, panel_or_last(w, panel + p), 0).vectors +
                         static_cast<std::size_t>(begin) * F::kSectionBytes;
     }
-    fetch.bytes = static_cast<std::size_t>(left < at_once ? left : at_once) * F::kSectionBytes;
+    fetch.lines = (left < at_once ? left : at_once) * (F::kSectionBytes / kVectorBytes);
     return fetch;
   }
 
@@ -136,12 +144,11 @@ struct Products : Groups<L> {
       const int left = num_sections - begin;
       const int count = left < kSectionsAtOnce ? left : kSectionsAtOnce;
       decode<F>(w, panel, begin, begin + count, scratch);
-      const Fetch next = next_piece<F>(w, panel, begin + count, num_sections, kSectionsAtOnce);
+      Fetch next = next_piece<F>(w, panel, begin + count, num_sections, kSectionsAtOnce);
       Rows::for_row_blocks(tile.num_rows, [&]<int R>(int row) TANDEM_INLINED {
-        next.part(row, R, tile.num_rows);
         RowBlock rows = Rows::row_block(w, a, row, panel, tile.panel_end, out, ld);
         rows.a += begin * F::kGroups;
-        decoded<C, R>(scratch, count * F::kGroups, begin == 0, rows);
+        decoded<C, R>(scratch, count * F::kGroups, begin == 0, rows, next);
       });
     }
   }
