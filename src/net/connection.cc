@@ -172,9 +172,12 @@ Task<void> Connection::serve() {
 
 /// Reads into buffer_. False at the end of the stream, on an error or a deadline.
 Task<bool> Connection::read_some() {
+  // A socket tells of its end once: another read would wait for ever.
+  if (has_ended_) co_return false;
   error_code error;
   const std::size_t bytes = co_await transport_->read_some(buffer_.prepare(kReadBytes), error);
   buffer_.commit(bytes);
+  has_ended_ = error && error != asio::error::operation_aborted;
   co_return !error;
 }
 

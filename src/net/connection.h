@@ -70,6 +70,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::unique_ptr<Transport> transport_;
   Socket& socket_;                    // of the transport
   boost::beast::flat_buffer buffer_;  // received, not yet parsed
+  bool has_ended_ = false;            // nothing more will be received
   bool is_refused_ = false;           // too many connections
   Phase phase_ = Phase::kIdle;
   Clock::time_point deadline_ = Clock::time_point::max();
