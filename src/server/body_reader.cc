@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/json/value.hpp>
+#include <cmath>
 
 #include "tandem/chat/wire_json.h"
 
@@ -56,8 +57,14 @@ std::optional<std::int64_t> BodyReader::integer(std::string_view name, std::int6
   const json::value* value = find(name);
   if (value == nullptr) return std::nullopt;
   // Integers that do not fit arrive as other kinds of values: they are outside every range.
-  const std::int64_t* number = value->if_int64();
-  if (number != nullptr && *number >= min && *number <= max) return *number;
+  std::optional<std::int64_t> number;
+  if (const std::int64_t* exact = value->if_int64()) number = *exact;
+  if (const double* real = value->if_double()) {  // 8.0 is an integer, as JSON Schema has it
+    constexpr double kLargestExact = 1LL << 53;
+    const bool is_whole = std::abs(*real) <= kLargestExact && *real == std::floor(*real);
+    if (is_whole) number = static_cast<std::int64_t>(*real);
+  }
+  if (number && *number >= min && *number <= max) return *number;
   const bool is_bounded = max != std::numeric_limits<std::int64_t>::max();
   fail(name, is_bounded ? fmt::format("must be an integer from {} to {}", min, max)
                         : fmt::format("must be an integer of at least {}", min));

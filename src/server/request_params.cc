@@ -16,7 +16,7 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr std::size_t kMaxStops = 16;
+constexpr std::size_t kMaxStops = 64;
 constexpr std::size_t kMaxStopBytes = 1024;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 

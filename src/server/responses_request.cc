@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/serialize.hpp>
 #include <limits>
@@ -20,8 +21,18 @@ bool is_disabled(const json::value& value) {
   return text_of(value) == "disabled";
 }
 
+/// Whether all that is to be included is of items that never come here, or, as thoughts do, comes
+/// in plain anyway.
+bool adds_nothing(const json::value& value) {
+  const json::array* names = value.if_array();
+  return names != nullptr && std::all_of(names->begin(), names->end(), [](const auto& name) {
+           const auto text = text_of(name);
+           return text && *text != "message.output_text.logprobs";
+         });
+}
+
 constexpr Unsupported kUnsupportedInResponses[] = {
-    {"background", is_false},  {"conversation", never}, {"include", is_empty},
+    {"background", is_false},  {"conversation", never}, {"include", adds_nothing},
     {"max_tool_calls", never}, {"n", is_one},           {"previous_response_id", never},
     {"prompt", never},         {"store", is_false},     {"truncation", is_disabled},
 };

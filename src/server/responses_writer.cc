@@ -38,8 +38,9 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   void end(std::string& out, int, std::string_view finish_reason, const AnswerUsage&) override {
-    close_item(out);
     is_cut_ = finish_reason == "length";
+    if (is_cut_ && !items_.empty() && !items_.back().is_done) items_.back().is_broken = true;
+    close_item(out);
   }
 
   void close(std::string& out, const AnswerUsage& usage) override {
@@ -70,7 +71,7 @@ class ResponsesWriter final : public AnswerWriter {
     std::string call_id;
     std::string name;
     bool is_done = false;
-    bool is_broken = false;  // a call that the model did not end
+    bool is_broken = false;  // a call that the model did not end, or the item that was cut
   };
 
   void add_text(std::string& out, Kind kind, std::string_view text) {

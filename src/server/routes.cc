@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tandem/core/printable.h"
 #include "tandem/server/access.h"
 #include "tandem/server/generation.h"
 #include "tandem/server/json_text.h"
@@ -200,7 +201,13 @@ void route(const std::shared_ptr<Service>& service, net::HttpRequest request,
   if (!is_allowed) {
     const ApiError error = method_not_allowed(request.method, request.path());
     return reply->send(error.http_status, "application/json", to_json(error),
-                       {{"Allow", std::string(found->method)}});
+                       {{"Allow", found->method == "GET" ? "GET, HEAD" : "POST"}});
+  }
+  if (const std::string_view coding = request.header("Content-Encoding");
+      !coding.empty() && coding != "identity") {
+    return reply->send_error(http_error(
+        415, fmt::format("The body is encoded as '{}'; send it plain, without Content-Encoding.",
+                         core::printable(coding, 40))));
   }
   if (found->method == "POST" && options.api_keys.empty() &&
       is_foreign_page(request, options.cors_origins)) {

@@ -71,16 +71,15 @@ constexpr BadMember kBadMembers[] = {
     {R"("max_tokens":-5)", "max_tokens", "must be an integer from"},
     {R"("max_tokens":"10")", "max_tokens", "must be an integer"},
     {R"("max_tokens":10.5)", "max_tokens", "must be an integer"},
+    {R"("max_tokens":1e18)", "max_tokens", "must be an integer"},
     {R"("max_tokens":9223372036854775808)", "max_tokens", "must be an integer"},
     {R"("max_completion_tokens":-1)", "max_completion_tokens", "must be an integer from"},
     {R"("max_completion_tokens":{})", "max_completion_tokens", "must be an integer"},
-    {R"("stop":1)", "stop", "must be a string or an array of at most 16 strings"},
+    {R"("stop":1)", "stop", "must be a string or an array of at most 64 strings"},
     {R"("stop":"")", "stop", "each of 1 to 1024 bytes"},
     {R"("stop":["a",""])", "stop", "each of 1 to 1024 bytes"},
     {R"("stop":["a",2])", "stop", "must be a string or an array"},
     {R"("stop":{"a":1})", "stop", "must be a string or an array"},
-    {R"("stop":["1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g","h"])", "stop",
-     "at most 16"},
     {R"("stop":12345678901234567890123)", "stop", "must be a string or an array"},
     {R"("stream":1)", "stream", "must be true or false"},
     {R"("stream":"true")", "stream", "must be true or false"},
@@ -130,6 +129,14 @@ constexpr BadMember kBadMembers[] = {
      "must be an object"},
     {R"("response_format":"text")", "response_format", "must be an object"},
 };
+
+TEST(StopStrings, AreBoundedInNumber) {
+  std::string list = R"("stop":[")";
+  for (int i = 0; i < 64; ++i) list += std::to_string(i) + "\",\"";
+  const ApiError error = chat_error(chat_body((list + "x\"]").c_str()));
+  EXPECT_EQ(error.param, "stop");
+  EXPECT_THAT(error.message, HasSubstr("at most 64 strings"));
+}
 
 class BadMembers : public ::testing::TestWithParam<BadMember> {};
 
@@ -313,6 +320,7 @@ TEST(ChatRequest, ReadsEveryMember) {
   EXPECT_EQ(params.logit_bias[1].bias, -100.0F);
   EXPECT_EQ(params.logprobs, 4);
   EXPECT_EQ(chat_params(R"("logprobs":true)").logprobs, 0);
+  EXPECT_EQ(chat_params(R"("max_tokens":8.0)").max_tokens, 8);
   EXPECT_THAT(chat_params(R"("stop":"x")").stop, ElementsAre("x"));
   EXPECT_GT(chat_params(R"("top_p":0)").sampling.top_p, 0.0F);
 }

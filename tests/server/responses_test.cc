@@ -129,6 +129,17 @@ TEST_F(ResponsesTest, AnswersWithItems) {
   EXPECT_EQ(body.at("usage").at("total_tokens"), 16);
 }
 
+TEST_F(ResponsesTest, SayWhichItemWasCut) {
+  start_and_attach();
+  Pending pending(
+      [this] { return respond(R"({"input":"Hi","include":["reasoning.encrypted_content"]})"); });
+  engine_.emit_tokens(0, tokens_of("<|channel>thought\nHm.<channel|>Wel"));
+  engine_.emit_end(0, FinishReason::kLength);
+  const auto body = json::parse(pending.get().body);
+  EXPECT_EQ(body.at("output").at(0).at("status"), "completed");
+  EXPECT_EQ(body.at("output").at(1).at("status"), "incomplete");
+}
+
 TEST_F(ResponsesTest, StreamsEventsInOpenAisOrder) {
   start_and_attach();
   Pending pending([this] { return respond(R"({"input":"Hi","stream":true})"); });

@@ -71,7 +71,13 @@ TEST_F(ServerTest, RefusesUnknownPathsAndMethods) {
   const net::ClientResponse wrong = get("/v1/chat/completions?x=1");
   EXPECT_EQ(wrong.status, 405);
   EXPECT_EQ(net::find_header(wrong.headers, "Allow"), "POST");
-  EXPECT_EQ(call("POST", "/health").status, 405);
+  const net::ClientResponse probe = call("POST", "/health");
+  EXPECT_EQ(probe.status, 405);
+  EXPECT_EQ(net::find_header(probe.headers, "Allow"), "GET, HEAD");
+  const net::ClientResponse packed =
+      call("POST", "/v1/chat/completions", "\x1F\x8B", {{"Content-Encoding", "gzip"}});
+  EXPECT_EQ(packed.status, 415);
+  EXPECT_THAT(packed.body, HasSubstr("encoded as 'gzip'; send it plain"));
   EXPECT_EQ(call("HEAD", "/health").status, 200);
 }
 
