@@ -42,6 +42,9 @@ struct EngineStats {
   std::size_t kv_bytes_used = 0;    ///< pages held by running sequences
   std::size_t kv_bytes_cached = 0;  ///< pages kept for reuse only
   std::size_t kv_bytes_total = 0;
+  int kv_page_tokens = 0;
+  int kv_capacity_tokens = 0;  ///< of one text that has the KV memory for itself
+  bool prefix_cache = false;
   bool healthy = true;  ///< false after a device fault
 };
 

@@ -406,6 +406,9 @@ EngineStats EngineCore::stats() const {
   stats.kv_bytes_used = kv_.pool().bytes_used();
   stats.kv_bytes_cached = kv_.pool().bytes_idle();
   stats.kv_bytes_total = kv_.pool().budget_bytes();
+  stats.kv_page_tokens = kv_.pool().page_tokens();
+  stats.kv_capacity_tokens = kv_.capacity_tokens();
+  stats.prefix_cache = options_.prefix_cache;
   return stats;
 }
 

@@ -12,6 +12,7 @@
 
 #include "tandem/grammar/json_parts.h"
 #include "tandem/grammar/regex.h"
+#include "tandem/grammar/schema_disjoint.h"
 #include "tandem/grammar/schema_parts.h"
 #include "tandem/grammar/string_formats.h"
 
@@ -25,6 +26,7 @@ namespace json = boost::json;
 constexpr std::size_t kMaxSchemaDepth = 64;
 constexpr int kMaxNesting = 200;
 constexpr int kMaxExprs = 400'000;
+constexpr int kMaxContainingItems = 32;
 constexpr double kMaxCount = 100'000;  // more repetitions than any automaton may have
 
 core::Status refused(std::string_view what) {
@@ -104,7 +106,11 @@ class SchemaWriter {
     if (parts.allows_nothing()) return rules_.nothing();
     if (parts.alternatives != nullptr) return write_alternatives(std::move(parts), depth);
     if (parts.values) return write_values(parts);
-    if (parts.types == kAllTypes && !parts.says_more()) return parts_.value();
+    if (parts.says_nothing()) return parts_.value();
+    constexpr unsigned kNested = kArrayType | kObjectType;
+    for (const json::value& value : parts.excluded) {
+      if ((type_of(value) & parts.types & kNested) != 0) return refused("not of arrays or objects");
+    }
     std::vector<ExprId> ways;
     if ((parts.types & kObjectType) != 0) {
       TANDEM_ASSIGN(const ExprId object, write_object(parts, depth));
@@ -119,10 +125,10 @@ class SchemaWriter {
       ways.push_back(string);
     }
     if ((parts.types & kIntegerType) != 0) ways.push_back(write_number(parts));
-    if ((parts.types & kBooleanType) != 0) {
-      ways.push_back(rules_.choice({rules_.literal("true"), rules_.literal("false")}));
+    for (const json::value& value : {json::value(true), json::value(false), json::value()}) {
+      const bool is_allowed = (parts.types & type_of(value)) != 0 && !parts.excludes(value);
+      if (is_allowed) ways.push_back(rules_.literal(to_json(value)));
     }
-    if ((parts.types & kNullType) != 0) ways.push_back(rules_.literal("null"));
     return rules_.choice(ways);
   }
 
@@ -132,7 +138,8 @@ class SchemaWriter {
     }
     std::vector<ExprId> ways;
     for (const json::value& value : *parts.values) {
-      if ((type_of(value) & parts.types) != 0) ways.push_back(write_constant(value));
+      const bool is_allowed = (type_of(value) & parts.types) != 0 && !parts.excludes(value);
+      if (is_allowed) ways.push_back(write_constant(value));
     }
     return rules_.choice(ways);
   }
@@ -165,7 +172,7 @@ class SchemaWriter {
     const bool is_one_of = parts.is_one_of;
     std::vector<SchemaParts> branches;
     std::vector<ExprId> ways;
-    const bool says_nothing = parts.types == kAllTypes && !parts.values && !parts.says_more();
+    const bool says_nothing = parts.says_nothing();
     for (const json::value& schema : list) {
       SchemaParts branch = parts;
       TANDEM_TRY(reader_.add(schema, branch));
@@ -180,48 +187,38 @@ class SchemaWriter {
     }
     for (std::size_t i = 0; is_one_of && i < branches.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
-        TANDEM_ASSIGN(const bool is_disjoint, are_disjoint(branches[i], branches[j]));
+        TANDEM_ASSIGN(const bool is_disjoint, are_disjoint(reader_, branches[i], branches[j]));
         if (!is_disjoint) return refused("oneOf with branches that may overlap (try anyOf)");
       }
     }
     return rules_.choice(ways);
   }
 
-  // ---- oneOf -----------------------------------------------------------------------------------
-
-  static bool are_disjoint_values(const std::vector<json::value>& a,
-                                  const std::vector<json::value>& b) {
-    return std::none_of(a.begin(), a.end(), [&](const json::value& value) {
-      return std::find(b.begin(), b.end(), value) != b.end();
-    });
-  }
-
-  /// Whether no value satisfies both, as far as can be seen: by types, listed values, or a required
-  /// property whose listed values differ.
-  core::Result<bool> are_disjoint(const SchemaParts& a, const SchemaParts& b) {
-    TANDEM_TRY(reader_.spend());
-    const unsigned common = a.types & b.types;
-    if (common == 0) return true;
-    if (a.values && b.values) return are_disjoint_values(*a.values, *b.values);
-    if (common != kObjectType) return false;
-    for (const std::string& name : a.required) {
-      if (std::find(b.required.begin(), b.required.end(), name) == b.required.end()) continue;
-      SchemaParts of_a, of_b;
-      for (const json::value* s : schemas_of(a, name)) TANDEM_TRY(reader_.add(*s, of_a));
-      for (const json::value* s : schemas_of(b, name)) TANDEM_TRY(reader_.add(*s, of_b));
-      if (of_a.values && of_b.values && are_disjoint_values(*of_a.values, *of_b.values)) {
-        return true;
-      }
-    }
-    return false;
-  }
-
   // ---- scalars ---------------------------------------------------------------------------------
 
   ExprId write_number(const SchemaParts& parts) {
-    const bool is_integer = (parts.types & kFractionType) == 0;
-    if (!parts.bounds.any()) return is_integer ? parts_.integer() : parts_.number();
-    return is_integer ? parts_.integer(parts.bounds) : parts_.number(parts.bounds);
+    std::vector<double> holes;
+    for (const json::value& value : parts.excluded) {
+      if (value.is_number()) holes.push_back(value.to_number<double>());
+    }
+    std::sort(holes.begin(), holes.end());
+    std::vector<ExprId> ways;
+    NumberBounds rest = parts.bounds;
+    for (const double hole : holes) {
+      const bool is_within = hole >= rest.min && hole <= rest.max;
+      if (!is_within) continue;
+      ways.push_back(write_number(parts.types, {rest.min, hole, rest.is_min_excluded, true}));
+      rest.min = hole;
+      rest.is_min_excluded = true;
+    }
+    ways.push_back(write_number(parts.types, rest));
+    return rules_.choice(ways);
+  }
+
+  ExprId write_number(unsigned types, const NumberBounds& bounds) {
+    const bool is_integer = (types & kFractionType) == 0;
+    if (!bounds.any()) return is_integer ? parts_.integer() : parts_.number();
+    return is_integer ? parts_.integer(bounds) : parts_.number(bounds);
   }
 
   core::Result<ExprId> write_string(const SchemaParts& parts) {
@@ -232,6 +229,16 @@ class SchemaWriter {
       if (!pattern.empty()) format_patterns.push_back(pattern);
     }
     const std::size_t num_patterns = parts.patterns.size() + format_patterns.size();
+    std::vector<std::string> excluded;
+    for (const json::value& value : parts.excluded) {
+      if (const json::string* text = value.if_string()) excluded.emplace_back(*text);
+    }
+    if (!excluded.empty()) {
+      if (num_patterns > 0 || has_length || parts_.is_call()) {
+        return refused("not of some strings beside other keywords, or in a call");
+      }
+      return parts_.key_other_than(excluded);
+    }
     if (num_patterns > 1 || (num_patterns > 0 && has_length)) {
       return refused("several of pattern, format, minLength and maxLength of one string");
     }
@@ -251,32 +258,55 @@ class SchemaWriter {
 
   core::Result<ExprId> write_array(const SchemaParts& parts, int depth) {
     const double min = parts.min_items;
+    if (!parts.contains.empty()) return write_containing_array(parts, depth);
     if (parts.elements.empty() && min == 0 && !parts.max_items) return parts_.array();
-    std::size_t num_first = 0;
-    Schemas rest_schemas;
-    for (const auto& e : parts.elements) {
-      if (e.first != nullptr) num_first = std::max(num_first, e.first->size());
-      if (e.rest != nullptr) rest_schemas.push_back(e.rest);
-    }
     std::vector<ExprId> first;
+    const std::size_t num_first = parts.num_first_elements();
     for (std::size_t i = 0; i < num_first; ++i) {
-      Schemas schemas;
-      for (const auto& e : parts.elements) {
-        if (e.first != nullptr && i < e.first->size()) {
-          schemas.push_back(&(*e.first)[i]);
-        } else if (e.rest != nullptr) {
-          schemas.push_back(e.rest);
-        }
-      }
-      TANDEM_ASSIGN(const ExprId element, write_all(schemas, depth + 1));
+      TANDEM_ASSIGN(const ExprId element, write_all(parts.element_schemas(i), depth + 1));
       first.push_back(element);
     }
-    TANDEM_ASSIGN(const ExprId rest, write_shared(rest_schemas, depth + 1));
+    TANDEM_ASSIGN(const ExprId rest, write_shared(parts.element_schemas(num_first), depth + 1));
     const int max = count(parts.max_items);
     if (max != kUnbounded && max < count(min)) return rules_.nothing();
     if (max == 0)
       return rules_.sequence({rules_.literal("["), parts_.space(), rules_.literal("]")});
     return parts_.brackets(list_of(first, rest, std::max(count(min), 1), max), min == 0);
+  }
+
+  /// An array one of whose elements at least satisfies parts.contains, too: element by element,
+  /// with such a one seen or not, as far as their schemas or counts differ.
+  core::Result<ExprId> write_containing_array(const SchemaParts& parts, int depth) {
+    if (parts.contains.size() > 1) return refused("several contains of one array");
+    const int min = std::max(count(parts.min_items), 1), max = count(parts.max_items);
+    if (max != kUnbounded && max < min) return rules_.nothing();
+    const auto first = static_cast<int>(parts.num_first_elements());
+    const int chain = max == kUnbounded ? std::max(first, min) : max;
+    if (chain > kMaxContainingItems) {
+      return refused("contains with more than 32 minItems, maxItems or prefixItems");
+    }
+    const auto next = [&](int i, ExprId element, ExprId after) {
+      if (i == 0) return rules_.sequence({element, after});
+      return rules_.sequence({parts_.comma(), element, after});
+    };
+    ExprId seen = rules_.empty(), unseen = rules_.nothing();
+    for (int i = chain; i >= 0; --i) {
+      if (i == chain && max != kUnbounded) continue;
+      Schemas schemas = parts.element_schemas(static_cast<std::size_t>(i));
+      TANDEM_ASSIGN(const ExprId any, write_shared(schemas, depth + 1));
+      schemas.push_back(parts.contains[0]);
+      TANDEM_ASSIGN(const ExprId wanted, write_shared(schemas, depth + 1));
+      if (i == chain) {
+        const ExprId others = rules_.repeat(next(i, any, rules_.empty()), 0);
+        seen = others;
+        unseen = rules_.sequence({others, next(i, wanted, seen)});
+      } else {
+        unseen = rules_.choice({next(i, wanted, seen), next(i, any, unseen)});
+        seen = next(i, any, seen);
+        if (i >= min) seen = rules_.optional(seen);
+      }
+    }
+    return parts_.brackets(unseen, false);
   }
 
   /// At least min (1 or more) and at most max elements: the first ones, then `rest`.
@@ -306,35 +336,8 @@ class SchemaWriter {
     bool is_required = false;
   };
 
-  /// What each schema says of a key by this name.
-  static Schemas schemas_of(const SchemaParts& parts, std::string_view name) {
-    Schemas out;
-    for (const SchemaParts::Keys& keys : parts.keys) {
-      const json::value* own =
-          keys.properties == nullptr ? nullptr : keys.properties->if_contains(name);
-      if (own == nullptr) own = keys.additional;
-      if (own != nullptr) out.push_back(own);
-    }
-    return out;
-  }
-
-  static std::vector<std::string> names_of(const SchemaParts& parts) {
-    std::vector<std::string> names;
-    const auto add = [&names](std::string_view name) {
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
-    };
-    for (const SchemaParts::Keys& keys : parts.keys) {
-      if (keys.properties == nullptr) continue;
-      for (const auto& member : *keys.properties) {
-        add(std::string_view(member.key().data(), member.key().size()));
-      }
-    }
-    for (const std::string& name : parts.required) add(name);
-    return names;
-  }
-
   core::Result<ExprId> write_object(const SchemaParts& parts, int depth) {
-    const std::vector<std::string> names = names_of(parts);
+    const std::vector<std::string> names = parts.names();
     if (names.empty() && parts.keys.empty() && parts.property_names.empty() &&
         parts.min_properties == 0 && !parts.max_properties) {
       return parts_.object();
@@ -346,7 +349,7 @@ class SchemaWriter {
     const bool is_anchored = !parts.required.empty();
     std::vector<Pair> pairs;
     for (const std::string& name : names) {
-      const Schemas schemas = schemas_of(parts, name);
+      const Schemas schemas = parts.schemas_of(name);
       TANDEM_ASSIGN(const ExprId value,
                     is_anchored ? write_all(schemas, depth + 1) : write_shared(schemas, depth + 1));
       const bool is_required =

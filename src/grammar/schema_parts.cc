@@ -20,12 +20,9 @@ constexpr int kMaxSpent = 20'000;
 constexpr int kMaxDepth = 64;
 
 /// Keywords that restrict values in ways that these grammars do not express.
-constexpr std::array<std::string_view, 16> kUnsupported = {"not",
-                                                           "if",
+constexpr std::array<std::string_view, 13> kUnsupported = {"if",
                                                            "then",
                                                            "else",
-                                                           "contains",
-                                                           "minContains",
                                                            "maxContains",
                                                            "dependencies",
                                                            "dependentRequired",
@@ -84,7 +81,8 @@ core::Status add_types(const json::value& value, SchemaParts& parts) {
 void add_values(std::vector<json::value> values, SchemaParts& parts) {
   if (parts.values) {
     std::erase_if(values, [&](const json::value& value) {
-      return std::find(parts.values->begin(), parts.values->end(), value) == parts.values->end();
+      return std::none_of(parts.values->begin(), parts.values->end(),
+                          [&](const json::value& other) { return is_equal(value, other); });
     });
   }
   parts.values = std::move(values);
@@ -195,6 +193,14 @@ core::Status add_elements(const json::object& schema, SchemaParts& parts) {
     if (elements.first == nullptr) return malformed("prefixItems", "a list of schemas");
   }
   if (elements.first != nullptr || elements.rest != nullptr) parts.elements.push_back(elements);
+  double min_contains = 1;
+  if (const json::value* count = schema.if_contains("minContains")) {
+    TANDEM_ASSIGN(min_contains, count_of("minContains", *count));
+  }
+  const json::value* contains = schema.if_contains("contains");
+  if (contains == nullptr || min_contains == 0) return {};
+  if (min_contains > 1) return unsupported("minContains", " but for 0 and 1");
+  parts.contains.push_back(contains);
   return {};
 }
 
@@ -274,6 +280,20 @@ unsigned type_of(const json::value& value) {
   return number == std::floor(number) ? kIntegerType : kFractionType;
 }
 
+bool is_equal(const json::value& a, const json::value& b) {
+  if (a.is_number() && b.is_number()) return a.to_number<double>() == b.to_number<double>();
+  if (const auto* x = a.if_array(), *y = b.if_array(); x != nullptr && y != nullptr) {
+    return std::equal(x->begin(), x->end(), y->begin(), y->end(), is_equal);
+  }
+  if (const auto* x = a.if_object(), *y = b.if_object(); x != nullptr && y != nullptr) {
+    return x->size() == y->size() && std::all_of(x->begin(), x->end(), [&](const auto& member) {
+             const json::value* other = y->if_contains(member.key());
+             return other != nullptr && is_equal(member.value(), *other);
+           });
+  }
+  return a == b;
+}
+
 std::string to_json(const json::value& value) {
   std::string out;
   append_json(value, out);
@@ -282,9 +302,57 @@ std::string to_json(const json::value& value) {
 
 bool SchemaParts::says_more() const {
   return !keys.empty() || !required.empty() || !property_names.empty() || min_properties > 0 ||
-         max_properties || !elements.empty() || min_items > 0 || max_items || !patterns.empty() ||
-         !formats.empty() || min_length > 0 || max_length || bounds.any() ||
+         max_properties || !elements.empty() || min_items > 0 || max_items || !contains.empty() ||
+         !patterns.empty() || !formats.empty() || min_length > 0 || max_length || bounds.any() ||
          alternatives != nullptr;
+}
+
+bool SchemaParts::excludes(const Value& value) const {
+  return std::any_of(excluded.begin(), excluded.end(),
+                     [&](const Value& other) { return is_equal(value, other); });
+}
+
+std::vector<std::string> SchemaParts::names() const {
+  std::vector<std::string> out = {};
+  const auto add_name = [&out](std::string_view name) {
+    if (std::find(out.begin(), out.end(), name) == out.end()) out.emplace_back(name);
+  };
+  for (const Keys& each : keys) {
+    if (each.properties == nullptr) continue;
+    for (const auto& member : *each.properties) {
+      add_name(std::string_view(member.key().data(), member.key().size()));
+    }
+  }
+  for (const std::string& name : required) add_name(name);
+  return out;
+}
+
+SchemaParts::Schemas SchemaParts::schemas_of(std::string_view name) const {
+  Schemas out;
+  for (const Keys& each : keys) {
+    const Value* own = each.properties == nullptr ? nullptr : each.properties->if_contains(name);
+    if (own == nullptr && each.pattern_properties == nullptr) own = each.additional;
+    if (own != nullptr) out.push_back(own);
+  }
+  return out;
+}
+
+std::size_t SchemaParts::num_first_elements() const {
+  std::size_t count = 0;
+  for (const Elements& e : elements) {
+    if (e.first != nullptr) count = std::max(count, e.first->size());
+  }
+  return count;
+}
+
+SchemaParts::Schemas SchemaParts::element_schemas(std::size_t index) const {
+  Schemas out;
+  for (const Elements& e : elements) {
+    const bool is_first = e.first != nullptr && index < e.first->size();
+    const Value* own = is_first ? &(*e.first)[index] : e.rest;
+    if (own != nullptr) out.push_back(own);
+  }
+  return out;
 }
 
 core::Status SchemaReader::spend() {
@@ -355,6 +423,23 @@ core::Status SchemaReader::add(const json::value& schema, SchemaParts& parts, in
   return add_elements(*object, parts);
 }
 
+/// What is said of the complement of types and listed values can be kept, no other.
+core::Status SchemaReader::add_not(const json::value& schema, SchemaParts& parts, int depth) {
+  SchemaParts refused;
+  TANDEM_TRY(add(schema, refused, depth + 1));
+  if (refused.says_more() || !refused.excluded.empty()) {
+    return unsupported("not", " but of type, enum and const");
+  }
+  if (!refused.values) {
+    parts.types &= ~refused.types;
+    return {};
+  }
+  for (const json::value& value : *refused.values) {
+    if ((type_of(value) & refused.types) != 0) parts.excluded.push_back(value);
+  }
+  return {};
+}
+
 core::Status SchemaReader::add_keyword(std::string_view key, const json::value& value,
                                        SchemaParts& parts, int depth) {
   if (std::find(kUnsupported.begin(), kUnsupported.end(), key) != kUnsupported.end()) {
@@ -388,6 +473,8 @@ core::Status SchemaReader::add_keyword(std::string_view key, const json::value& 
     if (!value.is_string()) return malformed(key, "a string");
     TANDEM_ASSIGN(const json::value* target, resolve(view(value.get_string())));
     return add(*target, parts, depth + 1);
+  } else if (key == "not") {
+    return add_not(value, parts, depth);
   } else if (key == "allOf") {
     const json::array* list = value.if_array();
     if (list == nullptr) return malformed(key, "a list of schemas");

@@ -30,6 +30,9 @@ unsigned type_of(const boost::json::value& value);
 /// A value as compact JSON; numbers with the fewest digits that read back as they are.
 std::string to_json(const boost::json::value& value);
 
+/// Whether JSON Schema takes the values for one: 1 and 1.0 are equal.
+bool is_equal(const boost::json::value& a, const boost::json::value& b);
+
 /// What several schemas that a value must all satisfy say together. Pointers are into the document.
 struct SchemaParts {
   using Value = boost::json::value;
@@ -37,6 +40,7 @@ struct SchemaParts {
 
   unsigned types = kAllTypes;
   std::optional<std::vector<Value>> values;  ///< of enum and const: one of these
+  std::vector<Value> excluded;               ///< of not: none of these
 
   /// Of one schema each: its properties, and what holds of all other keys.
   struct Keys {
@@ -58,6 +62,7 @@ struct SchemaParts {
   std::vector<Elements> elements;
   double min_items = 0;
   std::optional<double> max_items;
+  Schemas contains;  ///< each holds for one element at least
 
   std::vector<std::string> patterns, formats;
   double min_length = 0;
@@ -68,8 +73,21 @@ struct SchemaParts {
   bool is_one_of = false;
 
   bool allows_nothing() const { return types == 0 || (values && values->empty()); }
-  /// Whether anything beside types, enum and const is said.
+  /// Whether anything beside types, listed and excluded values is said.
   bool says_more() const;
+  /// Whether every value is allowed.
+  bool says_nothing() const {
+    return types == kAllTypes && !values && excluded.empty() && !says_more();
+  }
+  bool excludes(const Value& value) const;
+  /// The keys that are named, in the schemas' order.
+  std::vector<std::string> names() const;
+  /// What each schema says of a key by this name, but for patterns.
+  Schemas schemas_of(std::string_view name) const;
+  /// Elements whose schemas differ from those of the ones behind them, and what each schema says of
+  /// the element at an index.
+  std::size_t num_first_elements() const;
+  Schemas element_schemas(std::size_t index) const;
 };
 
 /// Gathers schemas of one document into SchemaParts. Bounded: the whole document may take so many
@@ -92,6 +110,7 @@ class SchemaReader {
   core::Status spend();
 
  private:
+  core::Status add_not(const boost::json::value& schema, SchemaParts& parts, int depth);
   core::Status add_keyword(std::string_view key, const boost::json::value& value,
                            SchemaParts& parts, int depth);
 

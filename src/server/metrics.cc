@@ -54,6 +54,14 @@ class Page {
     metric.gauge.value = value;
     add(std::move(name), std::move(help), MetricType::Gauge, {std::move(metric)});
   }
+  /// A gauge of 1 whose labels say something.
+  void info(std::string name, std::string help, Labels labels) {
+    ClientMetric metric;
+    metric.label = labels_;
+    std::move(labels.begin(), labels.end(), std::back_inserter(metric.label));
+    metric.gauge.value = 1;
+    add(std::move(name), std::move(help), MetricType::Gauge, {std::move(metric)});
+  }
   /// One counter per draft position, from 0.
   void counters_by_position(std::string name, std::string help,
                             std::span<const std::uint64_t> values) {
@@ -86,6 +94,33 @@ double total(std::span<const std::uint64_t> values) {
   return static_cast<double>(sum);
 }
 
+/// The KV memory as routers weigh it: pages of one text of full length.
+void add_cache_config(Page& page, const engine::EngineStats& stats) {
+  const int pages = stats.kv_capacity_tokens / std::max(1, stats.kv_page_tokens);
+  page.info("vllm:cache_config_info", "How the KV memory is laid out.",
+            {{"block_size", std::to_string(stats.kv_page_tokens)},
+             {"num_gpu_blocks", std::to_string(pages)},
+             {"num_cpu_blocks", "0"},
+             {"kv_cache_size_tokens", std::to_string(stats.kv_capacity_tokens)},
+             {"kv_cache_memory_bytes", std::to_string(stats.kv_bytes_total)},
+             {"enable_prefix_caching", stats.prefix_cache ? "True" : "False"}});
+}
+
+/// Under the present names and those that older routers and dashboards read.
+void add_prefix_cache(Page& page, const engine::EngineStats& stats) {
+  const auto queries = static_cast<double>(stats.prompt_tokens);
+  const auto hits = static_cast<double>(stats.cached_tokens);
+  for (const std::string prefix : {"vllm:", "vllm:gpu_"}) {
+    page.counter(prefix + "prefix_cache_queries_total",
+                 "Prompt tokens looked up in the prefix cache.", queries);
+    page.counter(prefix + "prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+                 hits);
+  }
+  page.counter("vllm:prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.", hits);
+  page.gauge("vllm:gpu_prefix_cache_hit_rate", "Share of prompt tokens found, from 0 to 1.",
+             hits / std::max(1.0, queries));
+}
+
 void add_engine(Page& page, const engine::EngineStats& stats) {
   const auto n = [](auto value) {
     return static_cast<double>(value);
@@ -98,10 +133,8 @@ void add_engine(Page& page, const engine::EngineStats& stats) {
   }
   page.counter("vllm:prompt_tokens_total", "Prompt tokens.", n(stats.prompt_tokens));
   page.counter("vllm:generation_tokens_total", "Generated tokens.", n(stats.generated_tokens));
-  page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-               n(stats.prompt_tokens));
-  page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-               n(stats.cached_tokens));
+  add_prefix_cache(page, stats);
+  add_cache_config(page, stats);
   page.counter("vllm:num_preemptions_total", "Requests preempted for lack of KV memory.",
                n(stats.preemptions));
   page.counter("vllm:spec_decode_num_drafts_total", "Spans verified with at least one draft.",
@@ -178,6 +211,9 @@ struct Metrics::Impl {
       histogram("vllm:request_prefill_time_seconds", "First step to first token.", kRequestSeconds);
   prometheus::Histogram& decode_seconds =
       histogram("vllm:request_decode_time_seconds", "First token to last token.", kRequestSeconds);
+  prometheus::Histogram& request_token_seconds =
+      histogram("vllm:request_time_per_output_token_seconds",
+                "First token to last token, by the tokens after the first.", kTokenSeconds);
   prometheus::Histogram& inference_seconds = histogram(
       "vllm:request_inference_time_seconds", "First step to last token.", kRequestSeconds);
   prometheus::Family<prometheus::Counter>& ends = prometheus::BuildCounter()
@@ -217,7 +253,11 @@ void Metrics::observe_end(std::string_view reason, const Times& times, const eng
   if (!times.first_token || !times.last_token) return;
   impl_->queue_seconds.Observe(seconds(times.first_step));
   impl_->prefill_seconds.Observe(seconds(*times.first_token - times.first_step));
-  impl_->decode_seconds.Observe(seconds(*times.last_token - *times.first_token));
+  const double decode_seconds = seconds(*times.last_token - *times.first_token);
+  impl_->decode_seconds.Observe(decode_seconds);
+  if (usage.completion_tokens > 1) {
+    impl_->request_token_seconds.Observe(decode_seconds / (usage.completion_tokens - 1));
+  }
   impl_->inference_seconds.Observe(seconds(*times.last_token - times.first_step));
 }
 

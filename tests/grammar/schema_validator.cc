@@ -101,6 +101,13 @@ bool is_valid_array(const json::array& array, const json::object& s, const json:
     return false;
   if (const auto* max = s.if_contains("maxItems"); max && size > max->to_number<double>())
     return false;
+  if (const auto* wanted = s.if_contains("contains")) {
+    const auto* least = s.if_contains("minContains");
+    const auto count = std::count_if(array.begin(), array.end(), [&](const json::value& each) {
+      return is_valid(each, *wanted, root);
+    });
+    if (count < (least == nullptr ? 1 : least->to_number<int>())) return false;
+  }
   const auto* first = s.if_contains("prefixItems");
   const auto* items = s.if_contains("items");
   const std::size_t num_first = first == nullptr ? 0 : first->as_array().size();
@@ -157,6 +164,9 @@ bool is_valid_under_lists(const json::value& value, const json::object& s,
   };
   if (const auto* any = s.if_contains("anyOf"); any && count(*any) == 0) return false;
   if (const auto* one = s.if_contains("oneOf"); one && count(*one) != 1) return false;
+  if (const auto* refused = s.if_contains("not"); refused && is_valid(value, *refused, root)) {
+    return false;
+  }
   if (const auto* all = s.if_contains("allOf")) {
     if (static_cast<std::size_t>(count(*all)) != all->as_array().size()) return false;
   }

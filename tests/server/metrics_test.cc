@@ -29,6 +29,9 @@ engine::EngineStats some_stats() {
   stats.steps = 50;
   stats.kv_bytes_used = 250;
   stats.kv_bytes_total = 1000;
+  stats.kv_page_tokens = 32;
+  stats.kv_capacity_tokens = 330;
+  stats.prefix_cache = true;
   return stats;
 }
 
@@ -47,6 +50,14 @@ TEST(Metrics, ShowsTheEngineUnderTheNamesThatDashboardsRead) {
            "vllm:generation_tokens_total{model_name=\"m\"} 30\n",
            "vllm:prefix_cache_queries_total{model_name=\"m\"} 100\n",
            "vllm:prefix_cache_hits_total{model_name=\"m\"} 40\n",
+           "vllm:gpu_prefix_cache_queries_total{model_name=\"m\"} 100\n",
+           "vllm:gpu_prefix_cache_hits_total{model_name=\"m\"} 40\n",
+           "vllm:prompt_tokens_cached_total{model_name=\"m\"} 40\n",
+           "vllm:gpu_prefix_cache_hit_rate{model_name=\"m\"} 0.4\n",
+           "# TYPE vllm:cache_config_info gauge\n",
+           "vllm:cache_config_info{model_name=\"m\",block_size=\"32\",num_gpu_blocks=\"10\","
+           "num_cpu_blocks=\"0\",kv_cache_size_tokens=\"330\",kv_cache_memory_bytes=\"1000\","
+           "enable_prefix_caching=\"True\"} 1\n",
            "vllm:spec_decode_num_drafts_total{model_name=\"m\"} 15\n",
            "vllm:spec_decode_num_draft_tokens_total{model_name=\"m\"} 30\n",
            "vllm:spec_decode_num_accepted_tokens_total{model_name=\"m\"} 14\n",
@@ -87,6 +98,7 @@ TEST(Metrics, CountsEachTokenOnceHoweverTheyAreGrouped) {
            "vllm:request_inference_time_seconds_sum{model_name=\"m\"} 0.1\n",
            "vllm:request_decode_time_seconds_count{model_name=\"m\"} 1\n",
            "vllm:request_max_num_generation_tokens_sum{model_name=\"m\"} 5\n",
+           "vllm:request_time_per_output_token_seconds_sum{model_name=\"m\"} 0.02\n",
            "vllm:request_prompt_tokens_sum{model_name=\"m\"} 12\n",
            "vllm:request_generation_tokens_sum{model_name=\"m\"} 5\n",
            "vllm:request_success_total{finished_reason=\"stop\",model_name=\"m\"} 1\n",
