@@ -14,7 +14,7 @@ using namespace tandem::kernels::cuda;
 namespace {
 
 constexpr int kWidth = 2560, kHidden = 10240, kLayers = 40, kLargeOutputs = 20480 * 8;
-constexpr int kCtas = 264;
+constexpr int kCtas = 264, kMostRows = 512;
 
 template <typename T>
 T take(tandem::core::Result<T> result) {
@@ -55,10 +55,10 @@ struct Input {
   DeviceBuffer data, scale;
   HalfRows rows;
   explicit Input(int cols) {
-    data = take(DeviceBuffer::allocate(std::size_t{128} * cols * 2));
-    scale = take(DeviceBuffer::allocate(128 * 4));
-    fill_noise<<<64, 256>>>(data.as<std::uint32_t>(), std::size_t{64} * cols);
-    rows = {data.as<half>(), scale.as<float>(), 16, cols};
+    data = take(DeviceBuffer::allocate(std::size_t{kMostRows} * cols * 2));
+    scale = take(DeviceBuffer::allocate(kMostRows * 4));
+    fill_noise<<<64, 256>>>(data.as<std::uint32_t>(), std::size_t{kMostRows / 2} * cols);
+    rows = {data.as<half>(), scale.as<float>(), kMostRows / 8, cols};
   }
 };
 
@@ -79,10 +79,10 @@ class Study {
     }
     larges_.push_back(take(GemmGroup::create({large_.at(0)}, kCtas, false)));
     const std::size_t slots = std::max(larges_[0].slots(), gates_[0].slots());
-    partials_ = take(DeviceBuffer::allocate(slots * 128 * 128 * 4));
-    down_partials_ = take(DeviceBuffer::allocate(std::size_t{512} * 128 * 128 * 4));
-    residual_ = take(DeviceBuffer::allocate(std::size_t{128} * kWidth * 4));
-    broken_ = take(DeviceBuffer::allocate(128 * 4));
+    partials_ = take(DeviceBuffer::allocate(slots * kMostRows * kTileRows * 4));
+    down_partials_ = take(DeviceBuffer::allocate(std::size_t{512} * kMostRows * kTileRows * 4));
+    residual_ = take(DeviceBuffer::allocate(std::size_t{kMostRows} * kWidth * 4));
+    broken_ = take(DeviceBuffer::allocate(kMostRows * 4));
   }
 
   void run(int rows) {
@@ -94,8 +94,9 @@ class Study {
     CUDA_OK(cudaStreamEndCapture(stream_, &captured));
     CUDA_OK(cudaGraphInstantiate(&graph, captured, 0));
     const Stat chain = time_ms(stream_, 9, [&] { CUDA_OK(cudaGraphLaunch(graph, stream_)); });
-    const Stat large = time_ms(
-        stream_, 5, [&] { larges_[0].run(x_.rows, rows, partials_.as<float>(), 128, stream_); });
+    const Stat large = time_ms(stream_, 5, [&] {
+      larges_[0].run(x_.rows, rows, partials_.as<float>(), kMostRows, stream_);
+    });
     const double weights = 3.0 * kWidth * kHidden, all = double{kLargeOutputs} * kWidth;
     const double bits = brick_bytes(kind_) * 8.0 / (kBrickRows * kBrickCols);
     std::printf(
@@ -115,9 +116,9 @@ class Study {
     r.delta = pending;
     residual_norm(r, residual_.as<float>(), rows, kWidth, 1e-6f, nullptr, x_.rows, nullptr,
                   broken_.as<std::int32_t>(), stream_);
-    const Partials p = gates_[l].run(x_.rows, rows, partials_.as<float>(), 128, stream_);
+    const Partials p = gates_[l].run(x_.rows, rows, partials_.as<float>(), kMostRows, stream_);
     geglu(p, gates_[l].first_tile(1), rows, kHidden, h_.rows, broken_.as<std::int32_t>(), stream_);
-    return downs_[l].run(h_.rows, rows, down_partials_.as<float>(), 128, stream_);
+    return downs_[l].run(h_.rows, rows, down_partials_.as<float>(), kMostRows, stream_);
   }
 
   BrickKind kind_;
@@ -137,7 +138,7 @@ int main(int argc, char** argv) {
     if (argc > 1) {
       for (int i = 1; i < argc; ++i) study.run(std::atoi(argv[i]));
     } else {
-      for (const int rows : {1, 8, 16, 32, 64, 96, 128}) study.run(rows);
+      for (const int rows : {1, 8, 16, 32, 64, 96, 128, 512}) study.run(rows);
     }
     CUDA_OK(cudaDeviceSynchronize());
   }
