@@ -1,12 +1,14 @@
 // Where the time of a decode step goes, by backend operation:
 //   step_bench MODEL [DRAFTER] [--sequences 32] [--keys 400] [--drafts 0] [--steps 40]
 //              [--threads N] [--isa NAME] [--device cuda] [--clock wall|cpu]
-//              [--kv-type int8]
+//              [--kv-type int8] [--prompt-rows 0] [--temperature 0] [--top-k 0] [--top-p PERCENT]
 // On cuda times are wall times of a whole step, of which operations only enqueue their part. On the
 // CPU times are CPU times of the calling thread, which waits by spinning: with --threads 1 they
 // hold on a busy machine, too. --clock wall gives wall times there as well. Every sequence first
 // gets a prompt of `keys` tokens; then each step decodes one token a sequence or, with --drafts,
-// verifies and makes that many drafts. Prints medians over the steps.
+// verifies and makes that many drafts. --prompt-rows: a step also begins another prompt with that
+// many rows, of which it samples the last; with --sequences 0 it is a chunk whose rows nobody
+// reads. Prints medians over the steps.
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -123,6 +125,8 @@ struct Options {
   int keys = 400;
   int drafts = 0;
   int steps = 40;
+  int prompt_rows = 0;
+  int temperature = 0, top_k = 0, top_p_percent = 100;
   bool is_cuda = false;
   bool wants_wall_clock = false;
   kernels::KvType kv_type = kernels::KvType::kF16;
@@ -131,11 +135,12 @@ struct Options {
 
 core::Result<Options> parse(int argc, char** argv) {
   Options o;
-  const std::map<std::string_view, int*> numbers = {{"--sequences", &o.sequences},
-                                                    {"--keys", &o.keys},
-                                                    {"--drafts", &o.drafts},
-                                                    {"--steps", &o.steps},
-                                                    {"--threads", &o.cpu.threads}};
+  const std::map<std::string_view, int*> numbers = {
+      {"--sequences", &o.sequences},     {"--keys", &o.keys},
+      {"--drafts", &o.drafts},           {"--steps", &o.steps},
+      {"--threads", &o.cpu.threads},     {"--prompt-rows", &o.prompt_rows},
+      {"--temperature", &o.temperature}, {"--top-k", &o.top_k},
+      {"--top-p", &o.top_p_percent}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     if (!arg.starts_with("--")) {
@@ -166,9 +171,9 @@ class Bench {
  public:
   Bench(const Options& options, model::Model& model) : o_(options), model_(model) {
     const kernels::KvLayout& kv = model.limits().kv;
-    const int positions = o_.keys + (o_.steps + 1) * (1 + o_.drafts);
+    const int positions = std::max(o_.prompt_rows, o_.keys + (o_.steps + 1) * (1 + o_.drafts));
     const int pages = (positions + kv.page_tokens - 1) / kv.page_tokens;
-    tables_.resize(static_cast<std::size_t>(o_.sequences));
+    tables_.resize(static_cast<std::size_t>(o_.sequences) + 1);
     PageId next = 0;
     for (auto& table : tables_) {
       for (int i = 0; i < pages; ++i) table.push_back(next++);
@@ -176,12 +181,12 @@ class Bench {
   }
 
   core::Status prefill() {
-    std::vector<TokenId> prompt(static_cast<std::size_t>(o_.keys));
     for (int s = 0; s < o_.sequences; ++s) {
-      for (std::size_t i = 0; i < prompt.size(); ++i) {
-        prompt[i] = static_cast<TokenId>((i * 37 + static_cast<std::size_t>(s) * 101) % 4000 + 200);
-      }
-      model_.set_slot(s, {.temperature = 0.0F});
+      const std::vector<TokenId> prompt = prompt_of(s, o_.keys);
+      model_.set_slot(s, {.temperature = static_cast<float>(o_.temperature),
+                          .top_k = o_.top_k,
+                          .top_p = static_cast<float>(o_.top_p_percent) / 100.0F,
+                          .seed = static_cast<std::uint64_t>(s)});
       const int chunk = model_.limits().max_rows;
       for (int first = 0; first < o_.keys; first += chunk) {
         const int count = std::min(chunk, o_.keys - first);
@@ -205,10 +210,26 @@ class Bench {
       span.next_drafts = o_.drafts;
       plan.spans.push_back(span);
     }
+    const std::vector<TokenId> prompt = prompt_of(o_.sequences, o_.prompt_rows);
+    if (o_.prompt_rows > 0) {
+      model_.set_slot(o_.sequences, {.temperature = 0.0F});
+      kernels::Span span = span_of(o_.sequences);
+      span.prompt = prompt;
+      span.keep = o_.sequences > 0 ? kernels::Keep::kLast : kernels::Keep::kNone;
+      plan.spans.push_back(span);
+    }
     return model_.step(plan).status();
   }
 
  private:
+  static std::vector<TokenId> prompt_of(int slot, int size) {
+    std::vector<TokenId> prompt(static_cast<std::size_t>(size));
+    for (std::size_t i = 0; i < prompt.size(); ++i) {
+      prompt[i] =
+          static_cast<TokenId>((i * 37 + static_cast<std::size_t>(slot) * 101) % 4000 + 200);
+    }
+    return prompt;
+  }
   kernels::Span span_of(int slot) const {
     kernels::Span span;
     span.slot = slot;
@@ -236,9 +257,9 @@ core::Status run(const Options& o) {
   model::LoadOptions load;
   load.target_path = o.paths[0];
   if (o.paths.size() > 1) load.draft_path = o.paths[1];
-  load.max_sequences = o.sequences;
+  load.max_sequences = o.sequences + (o.prompt_rows > 0 ? 1 : 0);
   load.kv_type = o.kv_type;
-  load.max_rows = std::max(512, o.sequences * (1 + o.drafts));
+  load.max_rows = std::max(512, o.sequences * (1 + o.drafts) + o.prompt_rows);
   TANDEM_ASSIGN(std::unique_ptr<model::Model> model, model::Model::load(load, std::move(timed)));
   Bench bench(o, *model);
   TANDEM_TRY(bench.prefill());

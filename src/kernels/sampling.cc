@@ -301,7 +301,7 @@ TokenId sample(std::span<float> logits, const SamplingParams& params, const RowR
   for (const LogitChange& change : rule.changes) {
     float& x = logit(change.token);
     scratch.unchanged.push_back(x);
-    x = (x > 0.0F ? x / change.divisor : x * change.divisor) + change.addend;
+    x = changed(x, change);
   }
   if (!rule.mask.empty()) apply_mask(rule.mask, logits);
   const TokenId token = rule.given ? *rule.given : sample(logits, params, position, scratch);

@@ -70,6 +70,11 @@ struct Law {
   }
 };
 
+/// A logit after a rule's change of it.
+TANDEM_HOST_DEVICE inline float changed(float logit, const LogitChange& change) {
+  return (logit > 0.0F ? logit / change.divisor : logit * change.divisor) + change.addend;
+}
+
 /// Whether the likeliest token is chosen without a random number.
 TANDEM_HOST_DEVICE inline bool is_greedy(const SamplingParams& p) {
   return !(p.temperature > 0.0F) || p.top_k == 1;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -37,6 +37,34 @@ SamplingParams random_params(std::mt19937& random) {
   return p;
 }
 
+/// A rule with whatever it may hold, or with nothing.
+struct OwnedRule {
+  std::vector<kernels::LogitChange> changes;
+  std::vector<std::uint32_t> mask;
+  kernels::RowRule rule;
+
+  OwnedRule(int vocab, std::mt19937& random) {
+    for (int id = 0; random() % 2 == 0 && id < vocab; id += 1 + static_cast<int>(random() % 97)) {
+      changes.push_back({id, pick(random, {1.0F, 1.3F}), pick(random, {0.0F, -2.0F, 5.0F})});
+      if (id > 0 && random() % 8 == 0) {
+        changes.back().addend = -std::numeric_limits<float>::infinity();
+      }
+    }
+    if (random() % 2 == 0) {
+      const bool is_sparse = random() % 2 == 0;
+      mask.resize(static_cast<std::size_t>(vocab + 31) / 32);
+      for (std::uint32_t& word : mask) {
+        word = static_cast<std::uint32_t>(random());
+        for (int i = 0; is_sparse && i < 5; ++i) word &= static_cast<std::uint32_t>(random());
+      }
+      mask[0] |= 1;
+    }
+    rule.changes = changes;
+    rule.mask = mask;
+    if (random() % 4 == 0) rule.top_logprobs = 2;
+  }
+};
+
 class BackendSampling : public ::testing::TestWithParam<BackendFactory> {
  protected:
   /// One step of `sequences` prompts of a token, a row each.
@@ -46,12 +74,16 @@ class BackendSampling : public ::testing::TestWithParam<BackendFactory> {
     const int vocab = rig.dims().vocab;
     const std::vector<TokenId> tokens(1, 1);
     std::vector<SamplingParams> params;
+    std::vector<OwnedRule> rules;
+    rules.reserve(static_cast<std::size_t>(sequences));
     kernels::StepPlan plan;
     for (int slot = 0; slot < sequences; ++slot) {
       params.push_back(random_params(random));
       backend.set_slot(slot, params.back());
       const auto position = static_cast<Position>(random() % 60);
       plan.spans.push_back(rig.prompt(slot, tokens, position, Keep::kLast));
+      rules.emplace_back(vocab, random);
+      if (slot % 3 == 0) plan.spans.back().rules = std::span(&rules.back().rule, 1);
     }
     backend.begin_step(plan);
     std::vector<float> values = random_values(static_cast<std::size_t>(sequences * kWidth),
@@ -71,6 +103,13 @@ class BackendSampling : public ::testing::TestWithParam<BackendFactory> {
       const SamplingParams& p = params[static_cast<std::size_t>(slot)];
       const kernels::Span& span = plan.spans[static_cast<std::size_t>(slot)];
       const TokenId token = result->spans[static_cast<std::size_t>(slot)].tokens[0];
+      if (!span.rules.empty() && is_effective(span.rules[0])) {
+        std::vector<float> changed(row.begin(), row.end());
+        kernels::TokenLogprobs logprobs;
+        EXPECT_EQ(token, kernels::sample(changed, p, span.rules[0], span.first_position + 1,
+                                         scratch_, logprobs));
+        continue;
+      }
       if (is_greedy(p)) {
         // A backend may compare before the softcap, which can make different values equal.
         EXPECT_EQ(row[static_cast<std::size_t>(token)], *std::max_element(row.begin(), row.end()));
@@ -80,6 +119,10 @@ class BackendSampling : public ::testing::TestWithParam<BackendFactory> {
           << "temperature " << p.temperature << " top_k " << p.top_k << " top_p " << p.top_p
           << " min_p " << p.min_p << " seed " << p.seed << " vocab " << vocab << " row " << slot;
     }
+  }
+
+  static bool is_effective(const kernels::RowRule& rule) {
+    return !rule.changes.empty() || !rule.mask.empty() || rule.top_logprobs;
   }
 
   kernels::SamplingScratch scratch_;

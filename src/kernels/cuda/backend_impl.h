@@ -23,6 +23,7 @@
 #include "tandem/kernels/cuda/row_ops.h"
 #include "tandem/kernels/cuda/sampler.h"
 #include "tandem/kernels/cuda/step_block.h"
+#include "tandem/kernels/cuda/step_sampling.h"
 #include "tandem/kernels/cuda/token_ops.h"
 #include "tandem/kernels/host_step.h"
 #include "tandem/kernels/sampling.h"
@@ -44,8 +45,8 @@ std::size_t partial_bytes(const Geometry& geometry, int num_ctas);
 ///
 /// A step of decode spans alone is recorded once per StepSizes as two graphs, the target pass up to
 /// the likeliest tokens and the drafts, and replayed: its operations then do nothing but check
-/// their turn. Prompts run eagerly. The host waits once a step, at its end; where a row has a rule
-/// (RowRule), also for that row's logits. The host keeps a mirror of the slots (HostStep
+/// their turn. Prompts run eagerly. The host waits once a step, at its end; where a row asks for
+/// logprobs, also for that row's logits. The host keeps a mirror of the slots (HostStep
 /// with no hidden rows).
 class CudaBackend final : public Backend {
  public:
@@ -138,10 +139,9 @@ class CudaBackend final : public Backend {
   std::int32_t* broken(RowSet set) const {
     return set == RowSet::kStep ? results_at(results_.broken) : broken_drafts_.as<std::int32_t>();
   }
-  /// A token for every row of `input` by its SamplingParams.
+  /// A token for every row of `input`, as sampling_ says.
   void sample(const Head& head, const HalfRows& input, int rows, TokenId* chosen);
-  void apply_rules(const Head& head, int cols);
-  void choose(std::span<const HostStep::SampledRow> sampled, int first);
+  void choose_on_host(const Head& head, int cols);
   void accept_tokens(Rows h);
 
   // Operations (backend_ops.cc).
@@ -231,9 +231,10 @@ class CudaBackend final : public Backend {
   Rows pending_x_;
   std::map<const Weight*, int> ple_block_rows_;  // by gate
   std::vector<TokenId> chosen_;
+  StepSampling sampling_;
   SamplerShape sampler_;
   PinnedBuffer host_logits_;  // of one row
-  SamplingScratch sampling_;
+  SamplingScratch host_sampling_;
   bool is_verified_ = false;
   int draft_steps_ = 0;
   core::Status failure_;

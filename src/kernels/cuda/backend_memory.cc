@@ -158,6 +158,7 @@ core::Status CudaBackend::configure_results() {
   results_.drafts = results_.chosen + kept;
   const auto vocab = static_cast<std::size_t>(geometry_.vocab);
   const std::size_t padded = (vocab + kTileRows - 1) / kTileRows * kTileRows;
+  TANDEM_TRY(sampling_.configure(geometry_.max_kept_rows, geometry_.vocab));
   TANDEM_ASSIGN(sampler_, sampler_shape(geometry_.vocab));
   TANDEM_ASSIGN(logits_, DeviceBuffer::allocate(kLogitRows * padded * sizeof(float)));
   TANDEM_ASSIGN(host_logits_, PinnedBuffer::allocate(vocab * sizeof(float)));

@@ -300,7 +300,14 @@ LogitTiles CudaBackend::logit_sums(const Head& head, const HalfRows& input, int 
   const Partials sums = table.run(rounded_input(table.input(), input, n), n, logits_.as<float>(),
                                   kLogitRows, stream_);
   check_launch();
-  return {sums, logits_.as<float>(), geometry_.vocab, head.softcap, suppressed()};
+  LogitTiles out;
+  out.sums = sums;
+  out.data = logits_.as<float>();
+  out.vocab = geometry_.vocab;
+  out.softcap = head.softcap;
+  out.inverse_softcap = head.softcap > 0.0F ? 1.0F / head.softcap : 0.0F;
+  out.suppressed = suppressed();
+  return out;
 }
 
 void CudaBackend::copy_logits(int row, float* to, cudaMemcpyKind kind) {

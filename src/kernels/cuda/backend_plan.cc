@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kAttentionWorkspace = std::size_t{96} << 20;
 // Measured on an H200: a context with this library's kernels and the steps of a load of 32 streams.
-constexpr std::size_t kDriverBytes = std::size_t{800} << 20;
+constexpr std::size_t kDriverBytes = std::size_t{848} << 20;
 
 std::size_t size(int n) {
   return static_cast<std::size_t>(n);
@@ -82,6 +82,7 @@ std::size_t CudaBackend::workspace_bytes(const Geometry& g) const {
                 rows * size(g.hidden) * (sizeof(float) + 2 * sizeof(half));
   return experts + partial_bytes(g, num_ctas_) + attention + attention / 16 +
          kLogitRows * vocab * sizeof(float) +  // logits
+         StepSampling::device_bytes(g.max_kept_rows, g.vocab) +
          // Inputs of products: the widest, and three times as many columns in the others.
          4 * whole_blocks(g.max_rows) * size(g.max_inputs) * sizeof(half) +
          rows * size(g.max_inputs) * sizeof(half) +  // queries

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "tandem/kernels/cuda/backend_impl.h"
-#include "tandem/kernels/sampling_math.h"
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -22,10 +21,6 @@ int power_of_two(int n) {
   return p;
 }
 
-bool has_rule(const HostStep::SampledRow& row) {
-  return row.rule != nullptr;
-}
-
 }  // namespace
 
 StepSizes CudaBackend::sizes_of(const StepPlan& plan, const StepShape& shape) const {
@@ -38,10 +33,7 @@ StepSizes CudaBackend::sizes_of(const StepPlan& plan, const StepShape& shape) co
   Position end = 1;
   for (const RowInfo& row : host_.rows(RowSet::kStep)) end = std::max(end, row.visible_end);
   s.blocks = (end + kPageTokens - 1) / kPageTokens;
-  const auto sampled = host_.sampled_rows();
-  s.samples = std::any_of(sampled.begin(), sampled.end(), [](const HostStep::SampledRow& row) {
-    return !has_rule(row) && !is_greedy(*row.sampling);
-  });
+  s.samples = sampling_.is_needed();
   for (const Span& span : plan.spans) {
     if (!span.is_decode()) s.is_filled_up = false;
     if (span.is_decode() || span.keep == Keep::kLast) ++s.sampled;
@@ -67,12 +59,14 @@ Backend::StepShape CudaBackend::begin_step(const StepPlan& plan) {
   pending_ple_.reset();
   draft_steps_ = 0;
   is_verified_ = false;
+  sampling_.fill(host_);
   sizes_ = sizes_of(plan, shape);
   check(reserve_attention(sizes_.blocks));
   const auto moved = block_.fill(plan, host_, sizes_);
   check(moved.status());
   if (moved.ok() && *moved) graphs_.clear();
   check(block_.send(stream_));
+  check(sampling_.send(stream_));
   begin_part(GraphPart::kTarget);
   if (!is_replay()) {
     begin_rows(block_.rows(), sizes_.rows, rope_[0], broken(RowSet::kStep), stream_);
@@ -114,7 +108,7 @@ void CudaBackend::verify(const Head& head, Rows h) {
   if (!samples) return;
   if (is_eager) graphs_.set_warm(GraphPart::kTarget);
   is_verified_ = true;
-  apply_rules(head, h.cols);
+  choose_on_host(head, h.cols);
   accept_tokens(h);
   if (sizes_.draft_steps > 0) begin_part(GraphPart::kDraft);
 }
@@ -142,44 +136,46 @@ void CudaBackend::accept_tokens(Rows h) {
 void CudaBackend::sample(const Head& head, const HalfRows& input, int rows, TokenId* chosen) {
   for (int first = 0; first < rows; first += kLogitRows) {
     const int n = std::min(kLogitRows, rows - first);
-    sample_rows(logit_sums(head, rows_from(input, first), n), sampler_, block_.rows() + first,
-                block_.sampling() + first, n, chosen + first, stream_);
+    SampleArguments a;
+    a.logits = logit_sums(head, rows_from(input, first), n);
+    a.shape = sampler_;
+    a.rows = block_.rows() + first;
+    a.sampling = sampling_.rows() + first;
+    a.changes = sampling_.changes();
+    a.masks = sampling_.masks();
+    a.mask_words = sampling_.mask_words();
+    a.chosen = chosen + first;
+    sample_rows(a, n, stream_);
     check_launch();
   }
 }
 
-/// Chooses the tokens of rows with a rule on the host, from their logits.
-void CudaBackend::apply_rules(const Head& head, int cols) {
-  const auto sampled = host_.sampled_rows();
-  if (std::none_of(sampled.begin(), sampled.end(), has_rule)) return;
+/// Chooses the tokens of the rows that are the host's, from their logits.
+void CudaBackend::choose_on_host(const Head& head, int cols) {
+  const std::span<const std::size_t> indices = sampling_.host_rows();
+  if (indices.empty()) return;
   const std::size_t bytes = static_cast<std::size_t>(host_.kept_rows()) * sizeof(TokenId);
   check(cudaMemcpyAsync(results_.chosen, results_at(results_.chosen), bytes, cudaMemcpyDeviceToHost,
                         stream_));
   const HalfRows input = half_rows(HalfUse::kHead, cols);
-  for (auto next = std::find_if(sampled.begin(), sampled.end(), has_rule); next != sampled.end();) {
-    const int first = next->row / 8 * 8, n = std::min(kLogitRows, host_.kept_rows() - first);
-    const auto end =
-        std::find_if(next, sampled.end(), [&](const auto& row) { return row.row >= first + n; });
-    finish_logits(logit_sums(head, rows_from(input, first), n), n, stream_);
-    check_launch();
-    choose({next, end}, first);
-    next = std::find_if(end, sampled.end(), has_rule);
+  const std::span<float> logits(reinterpret_cast<float*>(host_logits_.data()),
+                                static_cast<std::size_t>(geometry_.vocab));
+  int first = 0, end = 0;  // rows whose logits are there
+  for (const std::size_t index : indices) {
+    const HostStep::SampledRow& row = host_.sampled_rows()[index];
+    if (row.row >= end) {
+      first = row.row / 8 * 8;
+      end = std::min(first + kLogitRows, host_.kept_rows());
+      finish_logits(logit_sums(head, rows_from(input, first), end - first), end - first, stream_);
+      check_launch();
+    }
+    copy_logits(row.row - first, logits.data(), cudaMemcpyDeviceToHost);
+    check(cudaStreamSynchronize(stream_));
+    results_.chosen[row.row] = kernels::sample(logits, *row.sampling, *row.rule, row.position,
+                                               host_sampling_, host_.logprobs(index));
   }
   check(cudaMemcpyAsync(results_at(results_.chosen), results_.chosen, bytes, cudaMemcpyHostToDevice,
                         stream_));
-}
-
-void CudaBackend::choose(std::span<const HostStep::SampledRow> sampled, int first) {
-  const std::span<float> logits(reinterpret_cast<float*>(host_logits_.data()),
-                                static_cast<std::size_t>(geometry_.vocab));
-  for (const HostStep::SampledRow& row : sampled) {
-    if (!has_rule(row)) continue;
-    copy_logits(row.row - first, logits.data(), cudaMemcpyDeviceToHost);
-    check(cudaStreamSynchronize(stream_));
-    const auto index = static_cast<std::size_t>(&row - host_.sampled_rows().data());
-    results_.chosen[row.row] = kernels::sample(logits, *row.sampling, *row.rule, row.position,
-                                               sampling_, host_.logprobs(index));
-  }
 }
 
 core::Result<StepResult> CudaBackend::end_step() {

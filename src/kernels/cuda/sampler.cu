@@ -1,113 +1,22 @@
 // Choosing tokens by temperature, top-k, top-p and min-p without sorting the vocabulary: a cluster
 // of blocks a row, each with a run of the head's tiles, which it reads from L2 again for every
 // pass. Sums of masses are integers (sampling_math.h), so neither the number of blocks nor the
-// order of their additions shows in a token. Top-k and top-p are a search for the last kept value,
-// eleven bits of it a pass: how many tokens, or what mass, have each digit. The draw needs the
-// masses of tiles alone. Bound: instructions of a pass (an exp a token), about 2 us for a row's
-// cluster.
+// order of their additions shows in a token. Top-k and top-p are a search for the last kept logit:
+// how many tokens, or what mass, are in each 64th of a nat below the largest, and then in the
+// digits of the bucket that decides. The draw needs the masses of tiles alone. Bound: instructions
+// of a pass.
 
 #include <algorithm>
 #include <cmath>
 
-#include "tandem/kernels/cuda/cluster.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
-#include "tandem/kernels/cuda/reduce.cuh"
-#include "tandem/kernels/cuda/row_math.cuh"
-#include "tandem/kernels/cuda/sampler.h"
-#include "tandem/kernels/sampling_math.h"
+#include "tandem/kernels/cuda/sampler_part.cuh"
 
 namespace tandem::kernels::cuda {
 namespace {
 
-using Mass = unsigned long long;
-
-constexpr int kThreads = 512;
 constexpr int kMostRanks = 8;  // the largest cluster that every device must place
-constexpr int kDigits = 3;
-constexpr int kDigitBits = 11;
-constexpr int kBins = 1 << kDigitBits;
-constexpr int kThreadBins = kBins / kThreads;
 constexpr int kMostShared = 48 * 1024;
-
-struct SampleArguments {
-  LogitTiles logits;
-  SamplerShape shape;
-  const DeviceRow* rows;
-  const SamplingParams* sampling;
-  TokenId* chosen;
-};
-
-/// What a block adds up, where the others of its cluster read it.
-struct Totals {
-  Mass key;                 // order_key of the largest sum
-  Mass mass;                // of the kept tokens beyond the edge
-  std::uint32_t max, ties;  // the largest logit, ordered; tokens at the edge
-};
-
-struct Shared {
-  Totals totals;
-  Mass scratch[32];
-  Mass above;  // what lies above the found digit
-  std::uint32_t digit;
-  std::uint32_t low[kBins], high[kBins];  // amounts by digit; 64 bits in two words
-};
-/// Behind Shared: masses [tiles] and numbers of ties [tiles].
-
-/// The order of floats as that of integers. Needs no -0.
-__device__ std::uint32_t ordered(float v) {
-  const std::uint32_t bits = __float_as_uint(v);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-__device__ float value_of(std::uint32_t order) {
-  return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
-}
-
-__device__ Mass load_remote(const Mass* local, int rank) {
-  Mass v;
-  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(v) : "r"(remote_address(local, rank)));
-  return v;
-}
-__device__ std::uint32_t load_remote(const std::uint32_t* local, int rank) {
-  std::uint32_t v;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(remote_address(local, rank)));
-  return v;
-}
-
-template <typename T>
-__device__ T add(T a, T b) {
-  return a + b;
-}
-template <typename T>
-__device__ T larger(T a, T b) {
-  return a > b ? a : b;
-}
-template <typename T>
-__device__ T warp_sum(T v) {
-  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-  return v;
-}
-/// Of this lane and those before it.
-template <typename T>
-__device__ T warp_running_sum(T v) {
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const T other = __shfl_up_sync(0xffffffffu, v, offset);
-    if (static_cast<int>(threadIdx.x % 32) >= offset) v += other;
-  }
-  return v;
-}
-
-__device__ float finished(const LogitTiles& t, float sum, int id) {
-  if (t.softcap > 0.0f) sum = t.softcap * tanhf(sum / t.softcap);
-  const bool is_never =
-      id >= t.vocab || (t.suppressed != nullptr && (t.suppressed[id / 32] >> (id % 32) & 1));
-  return is_never ? -INFINITY : sum + 0.0f;  // no -0
-}
-__device__ float4 load_sums(const LogitTiles& t, int row, int tile, int n) {
-  return sum_parts(t.sums, TileParts{tile, 1}, row, n);
-}
-__device__ float* logits_at(const LogitTiles& t, int row, int tile, int n) {
-  return t.data + (static_cast<std::size_t>(tile) * t.sums.max_rows + row) * kTileRows + n;
-}
 
 __global__ void finish_kernel(LogitTiles t, int num_rows) {
   after_previous();
@@ -125,139 +34,99 @@ struct Edge {
   std::uint32_t ties = 0;
 };
 
-/// A block's part of a row.
-struct Part {
-  const SampleArguments& a;
-  Shared& s;
-  Mass* masses;                 // [tiles]
-  std::uint32_t* ties;          // [tiles]
-  int rank, row, first, count;  // tiles
-
-  __device__ Part(const SampleArguments& arguments, std::uint8_t* smem)
-      : a(arguments), s(*reinterpret_cast<Shared*>(smem)) {
-    masses = reinterpret_cast<Mass*>(smem + sizeof(Shared));
-    ties = reinterpret_cast<std::uint32_t*>(masses + a.shape.tiles);
-    rank = blockIdx.x;
-    row = blockIdx.y;
-    const int all = (a.logits.vocab + kTileRows - 1) / kTileRows;
-    first = min(rank * a.shape.tiles, all);
-    count = min(a.shape.tiles, all - first);
-  }
-  /// f(tile of this block, its four logits of this lane), a warp a tile.
-  template <typename F>
-  __device__ void for_tiles(F f) const {
-    for (int t = threadIdx.x / 32; t < count; t += kThreads / 32) {
-      const float4 v = load4(logits_at(a.logits, row, first + t, 4 * (threadIdx.x % 32)));
-      const float logits[4] = {v.x, v.y, v.z, v.w};
-      f(t, logits);
-    }
-  }
-};
-
-/// Turns the part's sums into logits. Returns the row's largest sum and logit.
-__device__ Totals finish_part(const Part& p) {
-  Mass key = order_key(-INFINITY, 0);
-  std::uint32_t max = 0;
-  for (int t = threadIdx.x / 32; t < p.count; t += kThreads / 32) {
-    const int tile = p.first + t, n = 4 * (threadIdx.x % 32);
-    const float4 v = load_sums(p.a.logits, p.row, tile, n);
-    const float sums[4] = {v.x, v.y, v.z, v.w};
-    float logits[4];
-    for (int i = 0; i < 4; ++i) {
-      const int id = tile * kTileRows + n + i;
-      logits[i] = finished(p.a.logits, sums[i], id);
-      if (!(logits[i] > -INFINITY)) continue;
-      key = larger(key, order_key(sums[i], id));
-      max = larger(max, ordered(logits[i]));
-    }
-    store4(logits_at(p.a.logits, p.row, tile, n), {logits[0], logits[1], logits[2], logits[3]});
-  }
-  key = block_reduce(key, p.s.scratch, larger<Mass>);
-  const Mass block_max = block_reduce(Mass{max}, p.s.scratch, larger<Mass>);
-  if (threadIdx.x == 0) {
-    p.s.totals.key = key;
-    p.s.totals.max = static_cast<std::uint32_t>(block_max);
-  }
-  cluster_sync();
-  Totals row = {};
-  for (int r = 0; r < p.a.shape.ranks; ++r) {
-    row.key = larger(row.key, load_remote(&p.s.totals.key, r));
-    row.max = larger(row.max, load_remote(&p.s.totals.max, r));
-  }
-  return row;
-}
-
 // ---- truncation ---------------------------------------------------------------------------------
 
-__device__ void add_amount(Shared& s, std::uint32_t digit, Mass amount) {
+__device__ void add_amount(Shared& s, int bin, Mass amount) {
   const auto low = static_cast<std::uint32_t>(amount);
-  const std::uint32_t carry = atomicAdd(&s.low[digit], low) > ~low;
+  const std::uint32_t carry = atomicAdd(&s.low[bin], low) > ~low;
   const std::uint32_t high = static_cast<std::uint32_t>(amount >> 32) + carry;
-  if (high > 0) atomicAdd(&s.high[digit], high);
+  if (high > 0) atomicAdd(&s.high[bin], high);
 }
 
-/// Finds the digit in which the amounts, from the largest digit down, reach `wanted`: s.digit and
-/// s.above.
-__device__ void find_digit(const Part& p, Mass wanted) {
-  Mass amounts[kThreadBins], mine = 0;
-  for (int i = 0; i < kThreadBins; ++i) {
-    const int bin = kBins - 1 - (kThreadBins * static_cast<int>(threadIdx.x) + i);
-    amounts[i] = 0;
-    for (int r = 0; r < p.a.shape.ranks; ++r) {
-      amounts[i] += Mass{load_remote(&p.s.high[bin], r)} << 32 | load_remote(&p.s.low[bin], r);
-    }
-    mine += amounts[i];
+/// Finds the bin in which the amounts of all blocks, from the largest bin down, reach `wanted`:
+/// s.bin and s.above. Whatever they lack is in bin 0. One block's work: a row's bins are 128 KB,
+/// which cross between SMs.
+__device__ void find_bin(const Part& p, Mass wanted) {
+  static_assert(kBins == 4 * kThreads, "a thread has four bins");
+  constexpr Mass kRest = Mass{1} << 62;
+  const int first = kBins - 4 - 4 * static_cast<int>(threadIdx.x);
+  Mass amounts[4] = {0, 0, 0, first == 0 ? kRest : 0};  // of the bins from first + 3 down
+  for (int r = 0; r < p.a.shape.ranks; ++r) {
+    const uint4 low = load_remote4(&p.s.low[first], r), high = load_remote4(&p.s.high[first], r);
+    amounts[0] += Mass{high.w} << 32 | low.w;
+    amounts[1] += Mass{high.z} << 32 | low.z;
+    amounts[2] += Mass{high.y} << 32 | low.y;
+    amounts[3] += Mass{high.x} << 32 | low.x;
   }
+  const Mass mine = amounts[0] + amounts[1] + amounts[2] + amounts[3];
   const Mass running = warp_running_sum(mine);
   const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32 == 31) p.s.scratch[warp] = running;
   __syncthreads();
   Mass above = running - mine;
   for (int w = 0; w < warp; ++w) above += p.s.scratch[w];
-  for (int i = 0; i < kThreadBins; ++i) {
+  for (int i = 0; i < 4; ++i) {
     if (above < wanted && above + amounts[i] >= wanted) {
-      p.s.digit = kBins - 1 - (kThreadBins * static_cast<int>(threadIdx.x) + i);
+      p.s.bin = first + 3 - i;
       p.s.above = above;
     }
     above += amounts[i];
   }
-  // Also: everybody has read the amounts of the others.
+}
+
+/// The place of a logit among kBins, larger for larger ones: 64 a nat, the rest in the last one, 0,
+/// whose tokens have no mass.
+__device__ std::uint32_t bucket_of(const Law& law, float logit) {
+  const float distance = law.log_weight(logit) * -64.0f;
+  constexpr float kLast = kBins - 1;
+  return kBins - 1 - static_cast<std::uint32_t>(distance < kLast ? distance : kLast);
+}
+
+/// Adds up by bin_of(logit) the amounts of the tokens that have a bin >= 0, and finds the bin in
+/// which they reach `wanted`.
+template <typename BinOf, typename Amount>
+__device__ std::uint32_t search_bins(const Part& p, Mass& wanted, BinOf bin_of, Amount amount) {
+  for (int i = threadIdx.x; i < kBins; i += kThreads) p.s.low[i] = p.s.high[i] = 0;
+  __syncthreads();
+  p.for_tiles([&](int, const float(&logits)[4]) {
+    for (const float logit : logits) {
+      const int bin = bin_of(logit);
+      if (bin < 0) continue;
+      if (const Mass one = amount(logit); one > 0) add_amount(p.s, bin, one);
+    }
+  });
   cluster_sync();
+  if (p.rank == 0) find_bin(p, wanted);
+  cluster_sync();
+  wanted -= load_remote(&p.s.above, 0);
+  return load_remote(&p.s.bin, 0);
 }
 
 /// The edge of the fewest likeliest tokens whose amounts, amount(logit) each, reach `wanted`.
 template <typename Amount>
-__device__ Edge find_edge(const Part& p, Mass wanted, Amount amount) {
+__device__ Edge find_edge(const Part& p, const Law& law, Mass wanted, Amount amount) {
+  // Tokens of the last bucket, often most of them, are not counted: what is left is theirs.
+  const auto counted_bucket = [&law](float logit) {
+    const std::uint32_t bucket = bucket_of(law, logit);
+    return bucket > 0 ? static_cast<int>(bucket) : -1;
+  };
+  const std::uint32_t bucket = search_bins(p, wanted, counted_bucket, amount);
   Edge edge;
   std::uint32_t known = 0;  // bits of edge.order
-  for (int d = 0; d < kDigits; ++d) {
-    const int shift = d == 0 ? 32 - kDigitBits : d == 1 ? 32 - 2 * kDigitBits : 0;
-    const std::uint32_t bins = d + 1 < kDigits ? kBins : 1u << (32 - 2 * kDigitBits);
-    for (int i = threadIdx.x; i < kBins; i += kThreads) p.s.low[i] = p.s.high[i] = 0;
-    if (threadIdx.x == 0) {
-      p.s.digit = 0;
-      p.s.above = 0;
-    }
-    __syncthreads();
-    p.for_tiles([&](int, const float(&logits)[4]) {
-      for (const float logit : logits) {
-        const std::uint32_t order = ordered(logit);
-        if ((order & known) != edge.order) continue;
-        const Mass one = amount(logit);
-        if (one > 0) add_amount(p.s, order >> shift & (bins - 1), one);
-      }
-    });
-    cluster_sync();
-    find_digit(p, wanted);
-    wanted -= p.s.above;
-    edge.order |= p.s.digit << shift;
-    known |= (bins - 1) << shift;
-    if (d + 1 == kDigits) break;
-    __syncthreads();
+  for (int shift = 32; shift > 0;) {
+    const int bits = min(shift, kDigitBits);
+    shift -= bits;
+    const std::uint32_t digits = (1u << bits) - 1;
+    const auto digit_of = [&](float logit) {
+      const std::uint32_t order = ordered(logit);
+      const bool is_inside = bucket_of(law, logit) == bucket && (order & known) == edge.order;
+      return is_inside ? static_cast<int>(order >> shift & digits) : -1;
+    };
+    edge.order |= search_bins(p, wanted, digit_of, amount) << shift;
+    known |= digits << shift;
   }
   const Mass one = amount(value_of(edge.order));
   edge.ties = static_cast<std::uint32_t>(one > 0 ? (wanted + one - 1) / one : 0);
-  __syncthreads();
   return edge;
 }
 
@@ -390,11 +259,11 @@ __device__ void sample_part(const Part& p, const SamplingParams& params, float m
   };
   Edge edge;
   if (params.top_k > 0 && params.top_k < p.a.logits.vocab) {
-    edge = find_edge(p, static_cast<Mass>(params.top_k), [](float) { return Mass{1}; });
+    edge = find_edge(p, law, static_cast<Mass>(params.top_k), [](float) { return Mass{1}; });
   }
   if (params.top_p < 1.0f) {
     const Kept all = weigh(p, edge, mass);
-    edge = find_edge(p, nucleus_of(all.row, params.top_p), mass);
+    edge = find_edge(p, law, nucleus_of(all.row, params.top_p), mass);
   }
   const Kept kept = weigh(p, edge, drawn_mass);
   const Position position = p.a.rows[p.row].position + 1;
@@ -409,8 +278,9 @@ __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SampleArguments a) 
   extern __shared__ __align__(16) std::uint8_t smem[];
   after_previous();
   const Part p(a, smem);
-  const Totals row = finish_part(p);
-  const SamplingParams params = a.sampling[p.row];
+  const RowSampling sampling = a.sampling[p.row];
+  const Totals row = finish_part(p, sampling);
+  const SamplingParams& params = sampling.params;
   const float max = value_of(row.max);
   if (is_greedy(params) || !isfinite(max)) {
     if (p.rank == 0 && threadIdx.x == 0) a.chosen[p.row] = id_of_key(row.key);
@@ -465,12 +335,10 @@ void finish_logits(const LogitTiles& t, int num_rows, cudaStream_t stream) {
   launch(finish_kernel, dim3(tiles, (num_rows + 7) / 8), 256, 0, stream, t, num_rows);
 }
 
-void sample_rows(const LogitTiles& t, const SamplerShape& shape, const DeviceRow* rows,
-                 const SamplingParams* sampling, int num_rows, TokenId* chosen,
-                 cudaStream_t stream) {
+void sample_rows(const SampleArguments& a, int num_rows, cudaStream_t stream) {
   cudaLaunchAttribute attributes[2] = {};
-  const cudaLaunchConfig_t config = configuration(shape, num_rows, stream, attributes);
-  cudaLaunchKernelEx(&config, sample_kernel, SampleArguments{t, shape, rows, sampling, chosen});
+  const cudaLaunchConfig_t config = configuration(a.shape, num_rows, stream, attributes);
+  cudaLaunchKernelEx(&config, sample_kernel, a);
 }
 
 }  // namespace tandem::kernels::cuda

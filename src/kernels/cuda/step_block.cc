@@ -29,16 +29,13 @@ int num_kept(const Span& span) {
 
 core::Status StepBlock::configure(const Geometry& geometry, const KvLayout& kv) {
   max_rows_ = geometry.max_rows;
-  max_kept_rows_ = geometry.max_kept_rows;
   max_sequences_ = geometry.max_sequences;
   padding_page_ = {kv.max_pages[0], kv.max_pages[1]};
   const auto rows = static_cast<std::size_t>(max_rows_),
              sequences = static_cast<std::size_t>(max_sequences_);
   rows_at_ = aligned(sizeof(StepCounts));
   sampled_at_ = rows_at_ + aligned(rows * sizeof(DeviceRow));
-  sampling_at_ = sampled_at_ + aligned(sequences * sizeof(SampledSpan));
-  draft_tiles_at_ =
-      sampling_at_ + aligned(static_cast<std::size_t>(max_kept_rows_) * sizeof(SamplingParams));
+  draft_tiles_at_ = sampled_at_ + aligned(sequences * sizeof(SampledSpan));
   tiles_at_ = draft_tiles_at_ + aligned(sequences * sizeof(AttentionTile));
   tables_at_ = tiles_at(kMaxRatios);
   const std::size_t bytes = tables_at_ + (sequences + 1) * 2 * kFirstBlocks * sizeof(PageId);
@@ -75,7 +72,6 @@ core::Result<bool> StepBlock::fill(const StepPlan& plan, const HostStep& host,
                 std::max(sizes.rows, static_cast<int>(row - host_at<DeviceRow>(rows_at_))),
             padding_row());
   fill_spans(plan);
-  fill_sampling(host);
   fill_tables(host);
   for (const auto& [ratio, index] : ratios_) fill_tiles(ratio, host);
   return moves;
@@ -104,17 +100,6 @@ void StepBlock::fill_spans(const StepPlan& plan) {
   std::fill(draft_tiles + counts.draft_rows,
             draft_tiles + std::max(counts.draft_rows, sizes_.draft_rows), AttentionTile{});
   *host_at<StepCounts>(0) = counts;
-}
-
-void StepBlock::fill_sampling(const HostStep& host) {
-  if (!sizes_.samples) return;
-  SamplingParams greedy;
-  greedy.temperature = 0.0F;
-  SamplingParams* out = host_at<SamplingParams>(sampling_at_);
-  std::fill(out, out + max_kept_rows_, greedy);
-  for (const HostStep::SampledRow& row : host.sampled_rows()) {
-    if (row.rule == nullptr) out[row.row] = *row.sampling;
-  }
 }
 
 void StepBlock::fill_tables(const HostStep& host) {

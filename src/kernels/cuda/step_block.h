@@ -25,14 +25,14 @@ struct StepSizes {
   int sampled = 0;    ///< spans that sample
   int draft_rows = 0;
   int draft_steps = 0;
-  bool samples = false;  ///< a row's token depends on a random number
+  bool samples = false;  ///< a row's token is another than that of its largest sum
   bool is_filled_up = false;
 };
 
 /// What the host tells the device about a step, in one pinned block and one copy: rows, sampled
-/// spans, how kept rows are sampled, attention tiles, block tables. Places are fixed by the
-/// capacities, so that a recorded step finds them again. Thread: the backend's caller. The block
-/// may be written again once the device has finished the step.
+/// spans, attention tiles, block tables. Places are fixed by the capacities, so that a recorded
+/// step finds them again. Thread: the backend's caller. The block may be written again once the
+/// device has finished the step.
 class StepBlock {
  public:
   core::Status configure(const Geometry& geometry, const KvLayout& kv);
@@ -54,8 +54,6 @@ class StepBlock {
   const StepCounts* counts() const { return device_at<StepCounts>(0); }
   const DeviceRow* rows() const { return device_at<DeviceRow>(rows_at_); }
   const SampledSpan* sampled() const { return device_at<SampledSpan>(sampled_at_); }
-  /// Of each kept row; greedy where nothing is sampled on the device.
-  const SamplingParams* sampling() const { return device_at<SamplingParams>(sampling_at_); }
   const PageId* tables(std::size_t kind) const {
     return device_at<PageId>(tables_at_) +
            kind * static_cast<std::size_t>((sizes_.spans + 1) * sizes_.blocks);
@@ -75,14 +73,13 @@ class StepBlock {
   }
   std::size_t tiles_at(int index) const;
   void fill_spans(const StepPlan& plan);
-  void fill_sampling(const HostStep& host);
   void fill_tables(const HostStep& host);
   void fill_tiles(int ratio, const HostStep& host);
 
-  int max_rows_ = 0, max_kept_rows_ = 0, max_sequences_ = 0, num_spans_ = 0;
+  int max_rows_ = 0, max_sequences_ = 0, num_spans_ = 0;
   std::array<PageId, kNumAttentionKinds> padding_page_ = {};
-  std::size_t rows_at_ = 0, sampled_at_ = 0, sampling_at_ = 0, draft_tiles_at_ = 0, tiles_at_ = 0,
-              tables_at_ = 0, used_ = 0;
+  std::size_t rows_at_ = 0, sampled_at_ = 0, draft_tiles_at_ = 0, tiles_at_ = 0, tables_at_ = 0,
+              used_ = 0;
   std::vector<Position> first_positions_;  // of each span in this step
   std::map<int, int> ratios_;              // H / G to index of its list
   std::array<Tiles, kMaxRatios> lists_;

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "tandem/core/units.h"
+#include "tandem/kernels/step.h"
 
 namespace tandem::kernels::cuda {
 
@@ -26,6 +29,15 @@ struct AttentionTile {
 /// none).
 struct SampledSpan {
   std::int32_t span, slot, first_row, num_rows, draft_row;
+};
+
+/// How the token of a kept row is chosen. The changes and the mask are places in StepSampling.
+struct RowSampling {
+  SamplingParams params;
+  std::int32_t mask = -1;  ///< -1: none
+  std::int32_t first_change = 0, num_changes = 0;
+
+  __host__ __device__ bool has_rule() const { return mask >= 0 || num_changes > 0; }
 };
 
 /// Sizes of the running step, where a kernel's grid may be larger.
