@@ -148,7 +148,9 @@ ExprId JsonParts::string(int min, int max) {
   const auto [known, is_new] = strings_.try_emplace({min, max});
   if (is_new) {
     const int length = std::max(min, max);
-    const bool is_spelled = length <= lengths_left_;
+    // Before `min` characters a called rule is all that may come, whose masks depend on its
+    // callers.
+    const bool is_spelled = length <= (min > 0 ? lengths_left_ : std::min(lengths_left_, kSpelled));
     if (is_spelled) lengths_left_ -= length;
     const ExprId one = is_spelled ? any_char() : rules_->rule(char_);
     known->second =

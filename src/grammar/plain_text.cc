@@ -51,16 +51,70 @@ PlainText::PlainText(const Automaton& automaton) : automaton_(&automaton) {
   }
 }
 
-/// Whether to be in the state is to be nowhere else: in no called rule and not past this one.
-bool PlainText::is_inside(std::int32_t state) const {
-  return !automaton_->has_calls(state) && !automaton_->accepts(state);
+/// Whether to be in the state is to be nowhere else: in no called rule and not past this one. A
+/// rule that reads one character is left before anyone looks.
+bool PlainText::is_inside(std::int32_t state) {
+  if (automaton_->accepts(state)) return false;
+  return !automaton_->has_calls(state) || after_call(state) >= 0;
+}
+
+bool PlainText::reads_character(RuleId rule) {
+  const auto [known, is_new] = reads_character_.try_emplace(rule, false);
+  if (is_new) known->second = find_character(rule);
+  return known->second;
+}
+
+bool PlainText::find_character(RuleId rule) const {
+  std::vector<std::pair<std::int32_t, std::uint8_t>> todo = {{automaton_->start(rule), 0}};
+  for (std::size_t i = 0; i < todo.size(); ++i) {
+    const auto [state, place] = todo[i];
+    if (automaton_->has_calls(state) || automaton_->accepts(state)) return false;
+    for (const Edge& edge : edges_) {
+      if (edge.from != place) continue;
+      for (const std::uint8_t byte_class : edge.classes) {
+        const std::int32_t next = automaton_->next(state, byte_class);
+        if (next < 0 || (edge.to == 0 && !automaton_->is_final(next))) return false;
+        const std::pair within(next, edge.to);
+        const bool is_known = std::find(todo.begin(), todo.end(), within) != todo.end();
+        if (edge.to != 0 && !is_known) todo.push_back(within);
+      }
+    }
+  }
+  return true;
+}
+
+std::int32_t PlainText::after_call(std::int32_t state) {
+  const auto calls = automaton_->calls(state);
+  if (calls.size() != 1 || !reads_character(calls[0].rule)) return -1;
+  for (const Edge& edge : edges_) {
+    if (edge.from != 0) continue;
+    const bool has_other_way = std::any_of(
+        edge.classes.begin(), edge.classes.end(),
+        [&](std::uint8_t byte_class) { return automaton_->next(state, byte_class) >= 0; });
+    if (has_other_way) return -1;
+  }
+  return calls[0].target;
+}
+
+bool PlainText::add_next(std::int32_t state) {
+  if (!is_inside(state)) return false;
+  if (std::find(next_.begin(), next_.end(), state) == next_.end()) next_.push_back(state);
+  return true;
 }
 
 PlainText::Step PlainText::step() {
   next_.clear();
   todo_.clear();
-  for (const std::int32_t state : states_) todo_.emplace_back(state, 0);
   bool can_read = false, cannot_read = false;
+  for (const std::int32_t state : states_) {
+    const std::int32_t next = after_call(state);
+    if (next < 0) {
+      todo_.emplace_back(state, 0);
+      continue;
+    }
+    can_read = true;
+    if (!add_next(next)) return Step::kSome;
+  }
   for (std::size_t i = 0; i < todo_.size(); ++i) {
     const auto [state, place] = todo_[i];
     for (const Edge& edge : edges_) {
@@ -69,13 +123,13 @@ PlainText::Step PlainText::step() {
         const std::int32_t next = automaton_->next(state, byte_class);
         (next < 0 ? cannot_read : can_read) = true;
         if (next < 0) continue;
-        if (!is_inside(next)) return Step::kSome;
-        if (edge.to != 0) {
-          const std::pair within(next, edge.to);
-          if (std::find(todo_.begin(), todo_.end(), within) == todo_.end()) todo_.push_back(within);
-        } else if (std::find(next_.begin(), next_.end(), next) == next_.end()) {
-          next_.push_back(next);
+        if (edge.to == 0) {
+          if (!add_next(next)) return Step::kSome;
+          continue;
         }
+        if (!is_inside(next) || automaton_->has_calls(next)) return Step::kSome;
+        const std::pair within(next, edge.to);
+        if (std::find(todo_.begin(), todo_.end(), within) == todo_.end()) todo_.push_back(within);
       }
       if (can_read && cannot_read) return Step::kSome;
     }

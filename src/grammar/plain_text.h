@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "tandem/grammar/automaton.h"
@@ -41,10 +42,19 @@ class PlainText {
   /// Whether all characters, or none, can be read in all of states_; then states_ are those after
   /// one.
   Step step();
-  bool is_inside(std::int32_t state) const;
+  bool is_inside(std::int32_t state);
+  /// Whether a rule reads exactly one plain character, as far as plain text goes.
+  bool reads_character(RuleId rule);
+  bool find_character(RuleId rule) const;
+  /// The state after a plain character where a called rule reads it and there is no other way; -1
+  /// elsewhere.
+  std::int32_t after_call(std::int32_t state);
+  /// One more state after a character. False: it is not inside.
+  bool add_next(std::int32_t state);
 
   const Automaton* automaton_;
   std::vector<Edge> edges_;
+  std::unordered_map<RuleId, bool> reads_character_;
   std::vector<std::int32_t> states_, next_;
   std::vector<std::pair<std::int32_t, std::uint8_t>> todo_;  // scratch of step()
 };

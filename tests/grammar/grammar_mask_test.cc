@@ -60,6 +60,11 @@ const Case kCases[] = {
      "which is at 120, not far off from here\"}"},
     {"short", Source::Kind::kJsonSchema, R"({"type":"string","maxLength":12})",
      "\"ab \xE6\x97\xA5\xE6\x9C\xAC \\\"cdefg\""},
+    {"long", Source::Kind::kJsonSchema, R"({"type":"string","maxLength":257})",  // by rules
+     "\"                                                                                "
+     "                                                                                "
+     "                                                      near its \\n end \xC3\xA9 of "
+     "letters\""},
     {"any text but", Source::Kind::kRegex, R"([^x\n]{2,9}|[ -~]{0,6}!)", "hello you"},
     {"ambiguous", Source::Kind::kGbnf,
      "root ::= a | b\na ::= \"x\" a \"y\" | \"x\" b | \"x\"\nb ::= \"x\" a | \"x\" b \"z\" | "
