@@ -279,6 +279,28 @@ TEST_P(CpuAttention, ARowsBitsDoNotDependOnTheRowsAfterIt) {
   }
 }
 
+// The largest magnitude is 127, so that the values are the codes.
+TEST(Int8Cache, CodesAreTheNearestAndTiesAreEven) {
+  std::vector<float> x(32, 0.0F);
+  const std::vector<float> first = {127.0F, 0.5F,  1.5F,   2.5F,          -0.5F,  -1.5F,
+                                    -2.5F,  63.5F, 126.5F, 0.4999999702F, -127.0F};
+  const std::vector<int> codes = {127, 0, 2, 2, 0, -2, -2, 64, 126, 0, -127};
+  std::copy(first.begin(), first.end(), x.begin());
+  std::vector<std::uint8_t> keys(kPageTokens * (x.size() + kScaleBytes));
+  std::vector<std::uint8_t> values = keys;
+  for (const int token : {0, 17, 31}) {
+    store_key_int8(x.data(), 32, keys.data(), token);
+    store_value_int8(x.data(), 32, values.data(), token);
+    for (int d = 0; d < static_cast<int>(codes.size()); ++d) {
+      const int key_at = token / 16 * 512 + d / 4 * 64 + token % 16 * 4 + d % 4;
+      const int value_at = token / 4 * 64 + d * 4 + token % 4;
+      const int code = codes[static_cast<std::size_t>(d)] + kCodeOffset;
+      EXPECT_EQ(keys[static_cast<std::size_t>(key_at)], code) << d;
+      EXPECT_EQ(values[static_cast<std::size_t>(value_at)], code) << d;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CpuAttention, testing::ValuesIn(cases()), [](const auto& info) {
   std::ostringstream name;
   name << info.param;

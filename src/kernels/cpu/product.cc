@@ -14,7 +14,10 @@ int panels_per_task(int panels, int rows, int cols, int members) {
   // task does for every row (the head's largest logit) is done less often in large ones.
   constexpr std::int64_t kTaskMacs = 3'000'000;
   const std::int64_t macs_per_panel = std::int64_t{16} * std::max(rows, 1) * cols;
-  const auto by_work = static_cast<int>(std::min<std::int64_t>(kTaskMacs / macs_per_panel, panels));
+  // While panels are used those behind them are fetched, in vain if another member takes them.
+  constexpr int kFewest = 16;
+  const auto by_work = std::max(
+      kFewest, static_cast<int>(std::min<std::int64_t>(kTaskMacs / macs_per_panel, panels)));
   const int by_balance = core::ceil_div(panels, rows > 2 ? 4 * members : members);
   // The kernels take panels in pairs.
   return std::max(2, core::round_up(std::min(by_work, by_balance), 2));

@@ -97,20 +97,26 @@ struct Products : Groups<L> {
   static void decode(const PanelMatrix& w, int panel, int begin, int end, std::uint8_t* scratch) {
     using Decoded = DecodedGroup<ClassOf<F>>;
     constexpr int kSections = F::kBlock / (32 * F::kGroups);
+    const int second = panel_or_last(w, panel + P - 1);
     for (int i = begin; i < end; ++i, scratch += F::kGroups * Decoded::kBytes) {
-      for (int p = 0; p < P; ++p) {
-        const F block(block_at<F>(w, panel_or_last(w, panel + p), i / kSections), i % kSections);
-        const F blocks[2] = {block, block};
-        // From the second-level cache, where Fetch has put it.
-        const std::uint8_t* soon = block_at<F>(w, panel_or_last(w, panel + p), 0).vectors +
-                                   static_cast<std::size_t>(i + 1) * F::kSectionBytes;
-        for (int k = 0; k < F::kSectionBytes; k += kVectorBytes) __builtin_prefetch(soon + k);
+      const F blocks[2] = {F(block_at<F>(w, panel, i / kSections), i % kSections),
+                           F(block_at<F>(w, second, i / kSections), i % kSections)};
+      unroll(UpTo<P>(), [&]<int p>() TANDEM_INLINED {
+        fetch_section<F>(w, p == 0 ? panel : second, i + 1);
         unroll(UpTo<F::kGroups>(), [&]<int G>() TANDEM_INLINED {
           Base::template decode_group<ClassOf<F>>(PackedGroup<F, G>{blocks},
                                                   Decoded{scratch + G * Decoded::kBytes}, p);
         });
-      }
+      });
     }
+  }
+
+  /// Fetches a section from the second-level cache, where Fetch has put it.
+  template <class F>
+  TANDEM_INLINE static void fetch_section(const PanelMatrix& w, int panel, int section) {
+    const std::uint8_t* p =
+        block_at<F>(w, panel, 0).vectors + static_cast<std::size_t>(section) * F::kSectionBytes;
+    for (int k = 0; k < F::kSectionBytes; k += kVectorBytes) __builtin_prefetch(p + k);
   }
 
   /// What is decoded after sections [.., begin) of these panels: theirs, or of the panels behind
