@@ -16,10 +16,9 @@ namespace {
 using namespace tandem;
 using tokenizer::TokenKind;
 
-constexpr TokenId kEos = 0, kBos = 1, kOpen = 2, kClose = 3;
+constexpr TokenId kEos = 0, kBos = 1, kOpen = 2, kClose = 3, kFirstByte = 4;
 
-/// A byte token of each kind that grammars tell apart, some longer tokens, and the end. Few: every
-/// one is tried at every step of a walk.
+/// The end, all byte tokens and some longer ones.
 tokenizer::VocabData small_vocab() {
   tokenizer::VocabData data;
   const auto add = [&data](std::string token, TokenKind kind) {
@@ -30,10 +29,7 @@ tokenizer::VocabData small_vocab() {
     add(token, TokenKind::kControl);
   }
   constexpr std::string_view kDigits = "0123456789ABCDEF";
-  constexpr std::string_view kBytes =
-      "\t\n !\"#$()*+,-./019:?AZ[\\]^abfntuxz{|}\x7F\x80\x81\x96\xA9\xBF\xC3\xE2\xF0\xFF";
-  for (const char c : kBytes) {
-    const auto byte = static_cast<unsigned char>(c);
+  for (unsigned byte = 0; byte < 256; ++byte) {
     add(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">", TokenKind::kByte);
   }
   for (const char* token : {"a", "aa", "ab", "\"", "\":", "\",", "\"}", "{\"", "[[", "]}", "true",
@@ -45,6 +41,16 @@ tokenizer::VocabData small_vocab() {
   return data;
 }
 
+/// The tokens that a walk tries: a byte of each kind that grammars tell apart, and all longer ones.
+std::vector<TokenId> tried_tokens(int vocab_size) {
+  constexpr std::string_view kBytes =
+      "\t\n !\"#$()*+,-./019:?AZ[\\]^abfntuxz{|}\x7F\x80\x81\x96\xA9\xBF\xC3\xE2\xF0\xFF";
+  std::vector<TokenId> tokens = {kEos, kBos, kOpen, kClose};
+  for (const char c : kBytes) tokens.push_back(kFirstByte + static_cast<unsigned char>(c));
+  for (TokenId token = kFirstByte + 256; token < vocab_size; ++token) tokens.push_back(token);
+  return tokens;
+}
+
 void require(bool condition) {
   if (!condition) __builtin_trap();
 }
@@ -54,13 +60,14 @@ void walk(const std::shared_ptr<const grammar::Grammar>& compiled, std::string_v
   grammar::TrieWalker walker;
   grammar::Matcher matcher(compiled);
   std::vector<std::uint32_t> mask(compiled->mask_words());
+  static const std::vector<TokenId> tried = tried_tokens(compiled->trie().vocab_size());
   const auto is_set = [&mask](TokenId token) {
     return (mask[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1U) != 0;
   };
   for (const char choice : choices.substr(0, 16)) {
     if (matcher.is_finished() || !matcher.fill_mask(mask, walker).ok()) return;
     std::vector<TokenId> allowed;
-    for (TokenId token = 0; token < compiled->trie().vocab_size(); ++token) {
+    for (const TokenId token : tried) {
       grammar::Matcher ahead = matcher;
       const bool accepts = ahead.accept(token);
       require(!accepts || is_set(token));
