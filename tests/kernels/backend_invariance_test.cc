@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,6 +16,7 @@ namespace tandem::test {
 namespace {
 
 using core::DType;
+using kernels::AttentionKind;
 using kernels::Keep;
 using kernels::SlotSnapshot;
 
@@ -172,6 +175,89 @@ std::vector<std::tuple<BackendFactory, DType>> all_cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BackendInvariance, ::testing::ValuesIn(all_cases()), case_name);
+
+/// Heads of one attention layer, and how many rows of a text it gets.
+struct HeadCase {
+  int size, heads, kv_heads, rows;
+};
+
+class AttentionInvariance
+    : public ::testing::TestWithParam<std::tuple<BackendFactory, HeadCase, AttentionKind>> {
+ protected:
+  static constexpr int kWidth = 64;
+
+  /// Output rows of a layer that owns its KV, each followed by that of one that shares it, for a
+  /// text that comes in spans of the given sizes in turn.
+  std::vector<float> run(int slot, const std::vector<int>& sizes) {
+    const auto values = random_values(static_cast<std::size_t>(head_.rows * kWidth), 40);
+    const std::vector<TokenId> tokens(static_cast<std::size_t>(head_.rows), 1);
+    const kernels::AttentionSpec spec = rig_.attention_spec(kind_, 0);
+    std::vector<float> out(2 * values.size());
+    int first = 0;
+    for (std::size_t i = 0; first < head_.rows; ++i) {
+      const int n = std::min(sizes[i % sizes.size()], head_.rows - first);
+      const auto span = std::span(tokens).first(static_cast<std::size_t>(n));
+      rig_.backend().begin_step({{rig_.prompt(slot, span, first, Keep::kAll)}});
+      const kernels::Rows x = x_.prefix(n);
+      rig_.backend().write(x, std::span(values).subspan(static_cast<std::size_t>(first * kWidth),
+                                                        static_cast<std::size_t>(n * kWidth)));
+      rig_.backend().attention(owning_, spec, x);
+      store(x, 2 * first, out);
+      rig_.backend().attention(sharing_, spec, x);
+      store(x, 2 * first + 1, out);
+      EXPECT_TRUE(rig_.backend().end_step().ok());
+      rig_.drop_pages_before_window(slot, first + n);
+      first += n;
+    }
+    return out;
+  }
+
+ private:
+  void store(const kernels::Rows& x, int first, std::vector<float>& out) {
+    const std::vector<float> rows = rig_.read(x);
+    for (int r = 0; r < x.rows; ++r) {
+      std::copy_n(rows.begin() + r * kWidth, kWidth, out.begin() + (first + 2 * r) * kWidth);
+    }
+  }
+  static Dims dims(const HeadCase& head) {
+    Dims d;
+    d.heads = head.heads;
+    d.kv_heads = head.kv_heads;
+    d.head_size = {head.size, head.size};
+    d.window = 72;
+    return d;
+  }
+
+  HeadCase head_ = std::get<1>(GetParam());
+  AttentionKind kind_ = std::get<2>(GetParam());
+  OpRig rig_{std::get<0>(GetParam()), dims(head_)};
+  kernels::AttentionWeights owning_ =
+      rig_.attention_weights(DType::kF32, kind_, kWidth, true, false, 1);
+  kernels::AttentionWeights sharing_ =
+      rig_.attention_weights(DType::kF32, kind_, kWidth, false, false, 20);
+  kernels::Rows x_ = rig_.rows(head_.rows, kWidth, kernels::RowSet::kStep);
+};
+
+TEST_P(AttentionInvariance, SpansOfFewRowsHaveTheBitsOfAPrompt) {
+  const std::vector<float> whole = run(0, {1024});
+  EXPECT_EQ(run(1, {1, 8, 3, 5, 2, 4, 7, 6}), whole);
+}
+
+std::string head_name(const ::testing::TestParamInfo<AttentionInvariance::ParamType>& info) {
+  const HeadCase& c = std::get<1>(info.param);
+  return std::get<0>(info.param).name + "_D" + std::to_string(c.size) + "_H" +
+         std::to_string(c.heads) + "_G" + std::to_string(c.kv_heads) + "_" +
+         (std::get<2>(info.param) == AttentionKind::kFull ? "Full" : "Sliding");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, AttentionInvariance,
+    ::testing::Combine(::testing::ValuesIn(backend_factories()),
+                       ::testing::Values(HeadCase{32, 4, 2, 90}, HeadCase{64, 4, 1, 200},
+                                         HeadCase{128, 16, 1, 140}, HeadCase{256, 8, 2, 140},
+                                         HeadCase{512, 8, 2, 140}, HeadCase{512, 1, 1, 140}),
+                       ::testing::Values(AttentionKind::kSliding, AttentionKind::kFull)),
+    head_name);
 
 TEST(CpuBackends, GiveTheSameBitsInEveryInstructionSetAndThreadCount) {
   const std::vector<TokenId> text = text_of(kTextSize, 7);
