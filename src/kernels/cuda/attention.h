@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "tandem/kernels/cuda/row_ops.h"
+#include "tandem/kernels/cuda/head_rows.h"
 
 namespace tandem::kernels::cuda {
 

@@ -167,12 +167,17 @@ void CudaBackend::attention(const AttentionWeights& w, const AttentionSpec& spec
   const int kept = leaves ? host_.kept_rows() : n;
   grow(queries_, static_cast<std::size_t>(geometry_.max_rows) *
                      static_cast<std::size_t>(spec.heads * spec.head_size) * sizeof(half));
-  const Partials p = multiply(qkv, next_input(HalfUse::kNormed, x, w.norm, qkv.input()), n);
-  HeadLayout layout = {spec.heads, spec.kv_heads, spec.head_size, -1, -1, w.v == nullptr};
-  if (writes_kv) layout.k_tile = qkv.first_tile(1);
-  if (writes_kv && w.v != nullptr) layout.v_tile = qkv.first_tile(2);
-  qkv_finish(p, layout, vector(w.q_norm), vector(w.k_norm), rope(x.set, spec.kind), rows(x.set), n,
-             kept, kv_view(spec), geometry_.rms_eps, queries_.as<half>(), broken(x.set), stream_);
+  HeadInputs heads;
+  heads.sums = multiply(qkv, next_input(HalfUse::kNormed, x, w.norm, qkv.input()), n);
+  heads.layout = {spec.heads, spec.kv_heads, spec.head_size, -1, -1, w.v == nullptr};
+  if (writes_kv) heads.layout.k_tile = qkv.first_tile(1);
+  if (writes_kv && w.v != nullptr) heads.layout.v_tile = qkv.first_tile(2);
+  heads.q_norm = vector(w.q_norm);
+  heads.k_norm = vector(w.k_norm);
+  heads.rope = rope(x.set, spec.kind);
+  heads.eps = geometry_.rms_eps;
+  heads.broken = broken(x.set);
+  qkv_finish(heads, rows(x.set), n, kept, kv_view(spec), queries_.as<half>(), stream_);
   check_launch();
   if (kept == 0) return;
   const HalfRows attended = half_rows(HalfUse::kAttended, spec.heads * spec.head_size);

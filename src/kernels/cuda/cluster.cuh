@@ -10,7 +10,14 @@
 
 namespace tandem::kernels::cuda {
 
-/// Waits for every thread of the cluster. Dear where stores are under way: it waits for those, too.
+/// Waits until every block of the cluster runs and has its barriers (fence_barrier_init()). Of
+/// other stores it says nothing: where it did, it would wait for a fence of the whole device.
+__device__ inline void cluster_begin() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// Waits for every thread of the cluster. Dear: it waits for stores that are under way, too.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -71,8 +71,9 @@ __device__ void expect_messages(Shared& s) {
   expect(&s.gated_sent, static_cast<int>(sizeof(s.gated)));
 }
 
-/// Over whole rows, of which each block has its share: two warps a row.
-__device__ SumAndLargest exchange(SumAndLargest v, Shared& s, int which) {
+/// Over whole rows, of which each block has its share: two warps a row. Not inlined four times:
+/// kernels of microseconds pay for the code that they fetch.
+__device__ __noinline__ SumAndLargest exchange(SumAndLargest v, Shared& s, int which) {
   const int ranks = gridDim.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   SumAndLargest* row = s.inbox[which][warp / 2];
   const SumAndLargest mine = over_warp(v);
@@ -152,7 +153,7 @@ __device__ void store_operand(const PleArguments& a, Shared& s, const Place& at,
   const SumAndLargest all = exchange({sum_of_squares(x), largest_of(x)}, s, 3);
   if (at.is_inside && !(all.sum <= 3.0e38f)) a.broken[at.row] = 1;
   const float scale = row_scale(all.largest);
-  const float4 scaled = x * (1.0f / scale);
+  const float4 scaled = x * inverse_power(scale);
   half2* to =
       reinterpret_cast<half2*>(reinterpret_cast<half*>(s.input) + operand_index(at.r, at.k));
   to[0] = __floats2half2_rn(scaled.x, scaled.y);
@@ -191,6 +192,7 @@ __device__ void send_gated(const PleArguments& a, Shared& s) {
       if (row < a.rows && n + j < a.block.gate.rows) input[j] = inputs[j];
     }
     wait_for_messages(&s.parts_sent);
+#pragma unroll 2
     for (int rank = 0; rank < ranks; ++rank) {
       const float* part = &s.parts[(rank * kRows + r) * share + pair];
       gate[0] += part[0];
@@ -203,6 +205,7 @@ __device__ void send_gated(const PleArguments& a, Shared& s) {
       value[j] = fminf(fmaxf(value[j], -65504.0f), 65504.0f);
     }
     const half* to = reinterpret_cast<half*>(s.gated) + operand_index(r, n);
+#pragma unroll 1
     for (int rank = 0; rank < ranks; ++rank) {
       send(remote_address(to, rank), remote_address(&s.gated_sent, rank),
            __floats2half2_rn(value[0], value[1]));
@@ -247,13 +250,13 @@ __device__ float4 begin_row(const PleArguments& a, Shared& s, const Place& at) {
     if (before.post_norm) norm = load4(before.post_norm + at.col);
     if (!before.replace) old = load4(x);  // two kernels old or older
   }
-  cluster_sync();  // the others' shared memory is there
+  cluster_begin();  // the others' shared memory is there
   wait_for_previous();
   if (!has_delta) return at.is_inside ? load4(x) : old;
   if (at.is_inside) delta = sum_parts(before.delta, parts, at.row, at.col % kTileRows);
   if (before.post_norm) {
     const SumAndLargest all = exchange({sum_of_squares(delta), 0}, s, 0);
-    delta = delta * (1.0f / sqrtf(all.sum / static_cast<float>(a.cols) + a.eps)) * norm;
+    delta = delta * inverse_rms(all.sum, a.cols, a.eps) * norm;
   }
   return (before.replace ? delta : old + delta) * before.scale;
 }
@@ -277,21 +280,20 @@ __global__ void __launch_bounds__(kThreads, 2) ple_block_kernel(PleArguments a) 
   } else {
     delta = {};
   }
-  const float columns = static_cast<float>(a.cols);
-  const float mean = exchange({sum_of_squares(delta), 0}, s, 1).sum / columns;
-  x = (x + delta * (1.0f / sqrtf(mean + a.eps)) * norm) * a.block.scale;
+  const float squares_of_delta = exchange({sum_of_squares(delta), 0}, s, 1).sum;
+  x = (x + delta * inverse_rms(squares_of_delta, a.cols, a.eps) * norm) * a.block.scale;
   if (at.is_inside) store4(a.x + static_cast<std::size_t>(at.row) * a.cols + at.col, x);
   const float squares = sum_of_squares(x);
   x = x * next_norm;
   const SumAndLargest all = exchange({squares, largest_of(x)}, s, 2);
   if (!at.is_inside) return;
   if (!(all.sum <= 3.0e38f)) a.broken[at.row] = 1;
-  const float inverse = a.norm ? 1.0f / sqrtf(all.sum / columns + a.eps) : 1.0f;
+  const float inverse = a.norm ? inverse_rms(all.sum, a.cols, a.eps) : 1.0f;
   const float scale = row_scale(all.largest * inverse);
   x = x * inverse;
   if (a.plain) store4(a.plain + static_cast<std::size_t>(at.row) * a.cols + at.col, x);
   if (a.out.data == nullptr) return;
-  store_half4(a.out, at.row, at.col, x * (1.0f / scale));
+  store_half4(a.out, at.row, at.col, x * inverse_power(scale));
   if (at.col == 0) a.out.scale[at.row] = scale;
 }
 

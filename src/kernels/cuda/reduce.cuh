@@ -31,6 +31,13 @@ __device__ T block_reduce(T value, T* scratch, Op op) {
 __device__ inline float block_sum_once(float value, float* scratch) {
   return block_reduce_once(value, scratch, [](float a, float b) { return a + b; });
 }
+/// Over the warp, in one fixed order.
+__device__ inline float warp_sum(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  return value;
+}
 struct SumAndLargest {
   float sum, largest;
 };
@@ -62,7 +69,16 @@ __device__ inline int id_of_key(unsigned long long key) {
 /// The power of two that brings a row whose largest magnitude is `largest` to at most 2^14.
 __device__ inline float row_scale(float largest) {
   if (!(largest > 0.0f) || largest > 3.0e38f) return 1.0f;
-  return ldexpf(1.0f, ilogbf(largest) - 13);
+  const std::uint32_t exponent = __float_as_uint(largest) >> 23;
+  return __uint_as_float((max(exponent, 14u) - 13) << 23);
+}
+/// 1 / a power of two whose reciprocal is normal, such as a row_scale().
+__device__ inline float inverse_power(float power) {
+  return __uint_as_float((254u << 23) - __float_as_uint(power));
+}
+/// 1 / the root mean square of `size` values.
+__device__ inline float inverse_rms(float sum_of_squares, int size, float eps) {
+  return rsqrtf(__fdividef(sum_of_squares, static_cast<float>(size)) + eps);
 }
 
 __device__ inline float gelu_tanh(float x) {

@@ -49,26 +49,4 @@ void concat_draft_input(const float* embedding, const float* hidden, const Devic
 void store_hidden(const Partials& p, const DeviceRow* rows, int num_rows, int cols, float* dst,
                   cudaStream_t stream);
 
-struct KvView {
-  std::uint8_t* pages = nullptr;
-  std::size_t page_bytes = 0;
-  std::size_t layer_offset = 0;
-  const PageId* tables = nullptr;  ///< [spans, table_stride]
-  int table_stride = 0;
-};
-
-struct HeadLayout {
-  int heads = 0, kv_heads = 0, head_size = 0;
-  int k_tile = -1, v_tile = -1;  ///< first tiles of k and v in the group; -1: no KV written
-  bool value_is_key = false;
-};
-
-/// Per-head norm and RoPE of q (into q [rows, H*D] fp16, permuted for attention) and of k, the
-/// weightless norm of v, and their write to the cache. What fp16 cannot hold is written as zeros
-/// and breaks the row. q is skipped for rows >= q_rows.
-void qkv_finish(const Partials& p, const HeadLayout& layout, const float* q_norm,
-                const float* k_norm, const float2* rope, const DeviceRow* rows, int num_rows,
-                int q_rows, const KvView& kv, float eps, half* q, std::int32_t* broken,
-                cudaStream_t stream);
-
 }  // namespace tandem::kernels::cuda
