@@ -24,9 +24,8 @@ struct Avx2Codes : Avx2Lanes {
   static constexpr int kPanels = 1;
   static constexpr bool kUnsignedCodes = false;
   static constexpr int kScratchColumns = 512;
-  /// Up to so many rows sum the groups that share vectors side by side;
-  /// none where products gather in 16 bits first.
-  static constexpr int kRowsOfTogether = 0;
+  /// Groups that share vectors are not summed side by side: products gather in 16 bits first.
+  static constexpr int kSumRegisters = 0;
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;

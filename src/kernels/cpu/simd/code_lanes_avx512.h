@@ -21,8 +21,8 @@ struct Avx512Codes : Avx512Lanes {
   static constexpr int kPanels = 2;
   static constexpr bool kUnsignedCodes = true;  // vpdpbusd: u8 codes times s8 activations
   static constexpr int kScratchColumns = 1024;  // decoded at once: 40 KiB
-  /// Up to so many rows sum the groups that share vectors side by side.
-  static constexpr int kRowsOfTogether = 2;
+  /// Registers for sums and chains where groups that share vectors are summed side by side.
+  static constexpr int kSumRegisters = 30;
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;

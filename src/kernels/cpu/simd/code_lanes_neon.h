@@ -23,8 +23,8 @@ struct NeonCodes : NeonLanes {
   static constexpr int kPanels = 1;
   static constexpr bool kUnsignedCodes = false;
   static constexpr int kScratchColumns = 512;
-  /// Up to so many rows sum the groups that share vectors side by side; unmeasured.
-  static constexpr int kRowsOfTogether = 0;
+  /// Groups that share vectors are not summed side by side; unmeasured.
+  static constexpr int kSumRegisters = 0;
   /// Up to so many rows take their codes from the packed panels.
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;

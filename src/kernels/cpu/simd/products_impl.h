@@ -43,10 +43,20 @@ struct Products : Groups<L> {
     return panel < last ? panel : last;
   }
 
+  /// Groups whose sums grow side by side: of those that share vectors, as many as leave the sums,
+  /// what they are scaled to and the chains in registers.
+  template <class F, int R>
+  static constexpr int groups_together() {
+    int groups = F::kTogether;
+    while (groups > 1 && R * P * (groups * (F::kHalves ? 2 : 1) + 1) > L::kSumRegisters)
+      groups /= 2;
+    return groups;
+  }
+
   /// All columns of R rows by the panels `panel`, `panel + step` and so on, decoding in registers.
   template <class F, int R>
   static void direct(const PanelMatrix& w, int panel, int step, RowBlock rows) {
-    constexpr int kTogether = R <= L::kRowsOfTogether ? F::kTogether : 1;
+    constexpr int kTogether = groups_together<F, R>();
     rows.panel_step = step * kPanelRows;
     F32 acc[R][P];
     Rows::template load<R, P>(rows, true, acc);
