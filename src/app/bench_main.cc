@@ -70,6 +70,11 @@ int bench_main(BenchCommand command) {
     return fail(core::unavailable(fmt::format("{} of {} requests failed; the row counts the others",
                                               report->errors(), report->asked)));
   }
+  if (report->completed == 0) {
+    return fail(core::unavailable(
+        "no answer ended within the time, so that no tokens could be counted; allow more with "
+        "--duration"));
+  }
   return 0;
 }
 

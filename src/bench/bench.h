@@ -38,7 +38,7 @@ struct BenchOptions {
 /// ended in order and reported its usage; otherwise it is an error of one kind, or was cancelled
 /// at the end of the duration: asked = completed + errors + cancelled. A slow server has more of
 /// its work in cancelled requests than a fast one, so that their tokens count, too: as many as
-/// completed requests had for as much text.
+/// completed requests had for as much text. With none completed the rates are 0 and say nothing.
 struct BenchReport {
   std::string url, model;
   int asked = 0, completed = 0, cancelled = 0;

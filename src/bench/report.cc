@@ -61,10 +61,12 @@ std::string to_table(const BenchReport& report) {
   std::string out = line("server", fmt::format("{}, model {}", report.url, report.model));
   out += line("completed / asked", fmt::format("{} / {}", report.completed, report.asked));
   if (report.cancelled > 0) {
-    out +=
-        line("cancelled",
-             fmt::format("{} (running when the time was over; about {:.0f} tokens of theirs count)",
-                         report.cancelled, report.cut_completion_tokens));
+    const std::string tokens =
+        report.completed > 0
+            ? fmt::format("about {:.0f} tokens of theirs count", report.cut_completion_tokens)
+            : "how many tokens they had is not known";
+    out += line("cancelled",
+                fmt::format("{} (running when the time was over; {})", report.cancelled, tokens));
   }
   out += line("errors", fmt::format("{}", report.errors()));
   for (const auto& [kind, count] : report.errors_by_kind) {

@@ -65,7 +65,9 @@ std::optional<std::int64_t> BodyReader::integer(std::string_view name, std::int6
     if (is_whole) number = static_cast<std::int64_t>(*real);
   }
   if (number && *number >= min && *number <= max) return *number;
-  const bool is_bounded = max != std::numeric_limits<std::int64_t>::max();
+  // Where any integer of 64 bits will do, both ends say so.
+  using Limits = std::numeric_limits<std::int64_t>;
+  const bool is_bounded = max != Limits::max() || min == Limits::min();
   fail(name, is_bounded ? fmt::format("must be an integer from {} to {}", min, max)
                         : fmt::format("must be an integer of at least {}", min));
   return std::nullopt;

@@ -261,6 +261,7 @@ TEST_F(Bench, EndsEarlyWhenInterrupted) {
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->cancelled, 4);
   EXPECT_LT(report->wall_s, 10.0);
+  EXPECT_THAT(to_table(*report), HasSubstr("how many tokens they had is not known"));
 }
 
 TEST_F(Bench, ReadsMemoryAndAcceptanceFromMetrics) {
