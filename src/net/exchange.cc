@@ -1,6 +1,7 @@
 #include "tandem/net/exchange.h"
 
 #include <array>
+#include <boost/beast/http/status.hpp>
 #include <charconv>
 #include <ctime>
 #include <utility>
@@ -8,46 +9,7 @@
 namespace tandem::net {
 namespace {
 
-std::string_view reason_phrase(int status) {
-  switch (status) {
-    case 100:
-      return "Continue";
-    case 200:
-      return "OK";
-    case 204:
-      return "No Content";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Payload Too Large";
-    case 417:
-      return "Expectation Failed";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 504:
-      return "Gateway Timeout";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Status";
-  }
-}
+namespace beast = boost::beast;
 
 void append_number(std::string& out, std::size_t value, int base) {
   std::array<char, 20> digits;
@@ -78,7 +40,9 @@ void append_field(std::string& out, std::string_view name, std::string_view valu
 void append_response_head(std::string& out, int status, const Headers& headers) {
   out.append("HTTP/1.1 ");
   append_number(out, static_cast<std::size_t>(status), 10);
-  out.append(" ").append(reason_phrase(status)).append("\r\nDate: ");
+  const auto reason =
+      beast::http::obsolete_reason(beast::http::int_to_status(static_cast<unsigned>(status)));
+  out.append(" ").append(reason.data(), reason.size()).append("\r\nDate: ");
   append_date(out);
   out.append("\r\n");
   for (const auto& [name, value] : headers) append_field(out, name, value);
