@@ -164,6 +164,8 @@ core::Status Generation::submit(std::size_t index) {
     choice.queued_tokens = tokens;
   }
   choice.submitted = Clock::now();
+  // Before the submission, whose first event may submit the next choices on the engine's thread.
+  num_submitted_ = index + 1;
   const core::Status status = engine.submit(
       std::move(choice.request), [self = shared_from_this(), index](const engine::Event& event) {
         self->on_event(index, event);
@@ -172,7 +174,6 @@ core::Status Generation::submit(std::size_t index) {
     leave_queue(choice);
     return status;
   }
-  num_submitted_ = index + 1;
   // The end may have come between the last look and the submission.
   if (is_client_gone_ || is_cancelled_) engine.cancel(first_id_ + index);
   return {};
