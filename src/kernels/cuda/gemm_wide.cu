@@ -9,8 +9,6 @@
 namespace tandem::kernels::cuda {
 namespace {
 
-constexpr int kStepStride = 256 / 16;  // of k-steps in a descriptor
-
 struct Wgmma {
   template <BrickKind kKind, int NT>
   __device__ static void multiply(const std::uint8_t* brick, const std::uint8_t* x, int warp,
@@ -18,6 +16,7 @@ struct Wgmma {
     BrickReader<kKind> reader;
     reader.begin(brick, warp, lane);
     const std::uint64_t b = wgmma_descriptor(x, 128, 4096);
+    constexpr int kStepStride = 256 / 16;  // of k-steps in a descriptor
     // The k-steps at work and the next ones: one is long enough for 64 rows and more.
     constexpr int kSteps = NT >= 8 ? 1 : 2;
     std::uint32_t a[2][kSteps][4];

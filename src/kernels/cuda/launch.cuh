@@ -45,4 +45,24 @@ void launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::siz
   cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
+/// Of such a launch whose grid consists of clusters of `ranks` blocks along x. `attributes` must
+/// live until it is made.
+inline cudaLaunchConfig_t cluster_launch(int ranks, dim3 grid, unsigned threads, std::size_t shared,
+                                         cudaStream_t stream,
+                                         cudaLaunchAttribute (&attributes)[2]) {
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(ranks);
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return config;
+}
+
 }  // namespace tandem::kernels::cuda

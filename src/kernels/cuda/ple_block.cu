@@ -308,22 +308,14 @@ int shared_bytes(const MatrixView& gate, const MatrixView& projection) {
          4 * brick_bytes(projection.kind);
 }
 
-/// A launch of the cluster; `attributes` must live until it is made.
+/// A launch of a cluster for each kRows rows; `attributes` must live until it is made.
 cudaLaunchConfig_t configuration(const MatrixView& gate, const MatrixView& projection, int rows,
-                                 cudaLaunchAttribute (&attributes)[2]) {
-  const auto ranks = static_cast<unsigned>(gate.superblocks());
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = ranks;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(ranks, static_cast<unsigned>((rows + kRows - 1) / kRows));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes(gate, projection));
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return config;
+                                 cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
+  const dim3 grid(static_cast<unsigned>(gate.superblocks()),
+                  static_cast<unsigned>((rows + kRows - 1) / kRows));
+  return cluster_launch(gate.superblocks(), grid, kThreads,
+                        static_cast<std::size_t>(shared_bytes(gate, projection)), stream,
+                        attributes);
 }
 
 }  // namespace
@@ -337,7 +329,7 @@ int ple_block_rows(const MatrixView& gate, const MatrixView& projection) {
     return 0;
   }
   cudaLaunchAttribute attributes[2] = {};
-  const cudaLaunchConfig_t config = configuration(gate, projection, 1, attributes);
+  const cudaLaunchConfig_t config = configuration(gate, projection, 1, nullptr, attributes);
   const bool is_placed =
       cudaFuncSetAttribute(ple_block_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most) ==
           cudaSuccess &&
@@ -351,8 +343,7 @@ int ple_block_rows(const MatrixView& gate, const MatrixView& projection) {
 void ple_block(const PleBlock& b, float* x, int rows, int cols, float eps, const float* norm,
                const HalfRows& out, float* plain, std::int32_t* broken, cudaStream_t stream) {
   cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config = configuration(b.gate, b.projection, rows, attributes);
-  config.stream = stream;
+  const cudaLaunchConfig_t config = configuration(b.gate, b.projection, rows, stream, attributes);
   cudaLaunchKernelEx(&config, ple_block_kernel,
                      PleArguments{b, x, rows, cols, eps, norm, out, plain, broken});
 }

@@ -293,19 +293,8 @@ __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SampleArguments a) 
 /// A launch of `rows` clusters; `attributes` must live until it is made.
 cudaLaunchConfig_t configuration(const SamplerShape& shape, int rows, cudaStream_t stream,
                                  cudaLaunchAttribute (&attributes)[2]) {
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(shape.ranks);
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(shape.ranks), static_cast<unsigned>(rows));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shape.shared_bytes();
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return config;
+  const dim3 grid(static_cast<unsigned>(shape.ranks), static_cast<unsigned>(rows));
+  return cluster_launch(shape.ranks, grid, kThreads, shape.shared_bytes(), stream, attributes);
 }
 
 }  // namespace
