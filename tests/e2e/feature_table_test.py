@@ -10,7 +10,7 @@ import json
 import sys
 import unittest
 
-from server_process import SKIPPED, Server
+from server_process import SKIPPED, Server, run_tests
 
 try:
     import openai
@@ -286,11 +286,7 @@ def main():
         print(__doc__)
         return 2
     FeatureTableTest.server = Server(*sys.argv[1:4])
-    try:
-        program = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2)
-        return 0 if program.result.wasSuccessful() else 1
-    finally:
-        FeatureTableTest.server.process.kill()
+    return run_tests(FeatureTableTest)
 
 
 if __name__ == "__main__":

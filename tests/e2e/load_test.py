@@ -14,7 +14,7 @@ import sys
 import time
 import unittest
 
-from server_process import Server
+from server_process import Server, run_tests
 
 FULL = os.environ.get("TANDEM_LOAD") == "full"
 IDLE = 1000 if FULL else 100
@@ -247,11 +247,7 @@ def main():
         sys.argv[3] if len(sys.argv) > 3 else None,
         ["--max-queue", str(QUEUE), "--kv-memory", "256MiB"],
     )
-    try:
-        program = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2)
-        return 0 if program.result.wasSuccessful() else 1
-    finally:
-        LoadTest.server.process.kill()
+    return run_tests(LoadTest)
 
 
 if __name__ == "__main__":

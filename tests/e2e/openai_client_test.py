@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from server_process import SKIPPED, Server
+from server_process import SKIPPED, Server, run_tests
 
 try:
     import openai
@@ -515,11 +515,7 @@ def main():
         print(__doc__)
         return 2
     OpenAiClientTest.server = Server(*sys.argv[1:3], sys.argv[3] if len(sys.argv) > 3 else None)
-    try:
-        program = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2)
-        return 0 if program.result.wasSuccessful() else 1
-    finally:
-        OpenAiClientTest.server.process.kill()
+    return run_tests(OpenAiClientTest)
 
 
 if __name__ == "__main__":

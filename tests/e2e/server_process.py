@@ -3,7 +3,9 @@
 import json
 import socket
 import subprocess
+import sys
 import time
+import unittest
 import urllib.error
 import urllib.request
 
@@ -56,3 +58,12 @@ class Server:
             headers={"Content-Type": "application/json"},
         )
         return json.load(urllib.request.urlopen(request, timeout=60))
+
+
+def run_tests(case):
+    """Runs the program's tests, then ends the server, which `case` has. Returns the exit code."""
+    try:
+        program = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2)
+        return 0 if program.result.wasSuccessful() else 1
+    finally:
+        case.server.process.kill()
