@@ -337,6 +337,8 @@ Dims head_dims(int hidden, int heads, int kv_heads, int head_size, int window) {
 
 void add_weight_cases(std::vector<OpCase>& cases) {
   const std::vector<Rowing> mixed = {{0, 1}, {0, 5}, {0, 3}};
+  Dims three_blocks = block_dims();
+  three_blocks.hidden = 768;
   for (const DType dtype :
        {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
         DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K,
@@ -347,7 +349,7 @@ void add_weight_cases(std::vector<OpCase>& cases) {
     cases.push_back({"PleInputs_" + name, Op::kPleInputs, dtype, block_dims(), mixed});
     cases.push_back({"Ffn_" + name, Op::kFfn, dtype, block_dims(), mixed});
     cases.push_back({"Moe_" + name, Op::kMoe, dtype, block_dims(), mixed});
-    cases.push_back({"Ple_" + name, Op::kPle, dtype, block_dims(), mixed});
+    cases.push_back({"Ple_" + name, Op::kPle, dtype, three_blocks, mixed});
     cases.push_back({"Head_" + name, Op::kHead, dtype, block_dims(), mixed});
   }
   // Widths that are no multiple of any vector or group, and many rows.
@@ -385,6 +387,7 @@ void add_weight_cases(std::vector<OpCase>& cases) {
   odd.top_k = 1;
   cases.push_back({"Moe_OneExpert", Op::kMoe, DType::kF32, odd, many});
   cases.push_back({"Ple_OddWidths", Op::kPle, DType::kF32, odd, many});
+  cases.push_back({"Ple_Q4_K_OneBlock", Op::kPle, DType::kQ4_K, block_dims(), many});
   cases.push_back({"Head_OddWidths", Op::kHead, DType::kF32, odd, many});
   Dims odd_blocks = odd;
   odd_blocks.hidden = 96;

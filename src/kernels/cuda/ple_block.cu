@@ -324,8 +324,8 @@ int ple_block_rows(const MatrixView& gate, const MatrixView& projection) {
   int device = 0, most = 0, clusters = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (gate.rows > kSlice || gate.superblocks() > kMostRanks || !has_schedule(gate) ||
-      !has_schedule(projection) || shared_bytes(gate, projection) > most) {
+  if (gate.rows > kSlice || gate.superblocks() < 2 || gate.superblocks() > kMostRanks ||
+      !has_schedule(gate) || !has_schedule(projection) || shared_bytes(gate, projection) > most) {
     return 0;
   }
   cudaLaunchAttribute attributes[2] = {};

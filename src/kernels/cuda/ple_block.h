@@ -19,9 +19,10 @@ struct PleBlock {
   float scale = 1.0f;
 };
 
-/// The most rows that it runs at once, eight a cluster: 0 where P > 256, E > 4096, the blocks'
-/// shared memory does not hold both matrices, or the device cannot place such a cluster. More rows
-/// take the kernels of row_ops.h and gemm.h, whose results have the same bits.
+/// The most rows that it runs at once, eight a cluster: 0 where P > 256, E <= 256 (a block alone
+/// is no cluster to send messages in), E > 4096, the blocks' shared memory does not hold both
+/// matrices, or the device cannot place such a cluster. More rows take the kernels of row_ops.h
+/// and gemm.h, whose results have the same bits.
 int ple_block_rows(const MatrixView& gate, const MatrixView& projection);
 
 /// Runs the block on x [rows, E]; then out and plain as residual_norm() leaves them, where given.
