@@ -1,7 +1,6 @@
 #include "tandem/grammar/json_parts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 
@@ -14,8 +13,6 @@ namespace {
 constexpr int kMaxIndentation = 20;
 constexpr int kMaxDigits = 18;
 constexpr int kMaxBeginning = 64;
-/// Bounds beyond this are as good as none: 10^18.
-constexpr double kLargest = 1e18;
 
 using Set = std::vector<CodePoints>;
 
@@ -39,21 +36,6 @@ Set intersection(const Set& a, const Set& b) {
     }
   }
   return normalized(std::move(out));
-}
-
-std::uint64_t power_of_ten(int exponent) {
-  std::uint64_t power = 1;
-  while (exponent-- > 0) power *= 10;
-  return power;
-}
-
-int num_digits(std::uint64_t value) {
-  int digits = 1;
-  while (value >= 10) {
-    value /= 10;
-    ++digits;
-  }
-  return digits;
 }
 
 }  // namespace
@@ -258,123 +240,6 @@ ExprId JsonParts::number() {
   const ExprId exponent = r.choice({r.literal("e"), r.literal("E")});
   return r.sequence({integer(), r.optional(r.sequence({r.literal("."), digits(1, kMaxDigits)})),
                      r.optional(r.sequence({exponent, sign, digits(1, 2)}))});
-}
-
-/// Numbers of `size` digits: where the ends differ in a digit before the last, what lies below and
-/// above the whole blocks of ten between is cut off.
-ExprId JsonParts::natural_of_size(std::uint64_t min, std::uint64_t max, int size) {
-  std::vector<ExprId> parts;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> pending = {{min, max}};
-  while (!pending.empty()) {
-    const auto [low, high] = pending.back();
-    pending.pop_back();
-    bool is_cut = false;
-    for (int i = 1; i < size && !is_cut; ++i) {
-      const std::uint64_t block = power_of_ten(i);
-      if (low / block == high / block) continue;
-      if (low % block != 0) {
-        const std::uint64_t next = (low / block + 1) * block;
-        pending.push_back({next, high});
-        pending.push_back({low, next - 1});
-        is_cut = true;
-      } else if (high % block != block - 1) {
-        const std::uint64_t last = high / block * block;
-        pending.push_back({last, high});
-        pending.push_back({low, last - 1});
-        is_cut = true;
-      }
-    }
-    if (is_cut) continue;
-    std::vector<ExprId> sequence;
-    for (int i = size; i-- > 0;) {
-      const std::uint64_t unit = power_of_ten(i);
-      sequence.push_back(
-          digit(static_cast<int>(low / unit % 10), static_cast<int>(high / unit % 10)));
-    }
-    parts.push_back(rules_->sequence(sequence));
-  }
-  return rules_->choice(parts);
-}
-
-ExprId JsonParts::natural(std::uint64_t min, std::optional<std::uint64_t> max) {
-  std::vector<ExprId> parts;
-  const int last_size = max ? num_digits(*max) : num_digits(min);
-  for (int size = num_digits(min); size <= last_size; ++size) {
-    const std::uint64_t smallest = size == 1 ? 0 : power_of_ten(size - 1);
-    std::uint64_t largest = power_of_ten(size) - 1;
-    if (max) largest = std::min(largest, *max);
-    const std::uint64_t first = std::max(min, smallest);
-    if (first <= largest) parts.push_back(natural_of_size(first, largest, size));
-  }
-  if (!max && last_size < kMaxDigits) {
-    parts.push_back(rules_->sequence({digit(1, 9), digits(last_size, kMaxDigits - 1)}));
-  }
-  return rules_->choice(parts);
-}
-
-ExprId JsonParts::integer(const NumberBounds& b) {
-  const double first = b.is_min_excluded ? std::floor(b.min) + 1 : std::ceil(b.min);
-  const double last = b.is_max_excluded ? std::ceil(b.max) - 1 : std::floor(b.max);
-  if (first > last || first > kLargest || last < -kLargest) return rules_->nothing();
-  const auto limit = [](double value) -> std::optional<std::uint64_t> {
-    if (value > kLargest) return std::nullopt;
-    return static_cast<std::uint64_t>(value);
-  };
-  std::vector<ExprId> parts;
-  if (last >= 0) {
-    parts.push_back(natural(static_cast<std::uint64_t>(std::max(first, 0.0)), limit(last)));
-  }
-  if (first < 0) {
-    const auto smallest = static_cast<std::uint64_t>(std::max(-last, 1.0));
-    const auto largest = limit(-first);
-    if (!largest || smallest <= *largest) {
-      parts.push_back(rules_->sequence({rules_->literal("-"), natural(smallest, largest)}));
-    }
-  }
-  return rules_->choice(parts);
-}
-
-/// Numbers from 0 within the bounds.
-ExprId JsonParts::positive(const NumberBounds& b) {
-  std::vector<ExprId> parts;
-  NumberBounds from_zero = b;
-  if (b.min < 0) {
-    from_zero.min = 0;
-    from_zero.is_min_excluded = false;
-  }
-  const double min = from_zero.min;
-  parts.push_back(integer(from_zero));
-  // n.f for all f: n is not below the smallest, and n + 1 not above the largest. n itself may be
-  // excluded: then f must not be all zeros.
-  NumberBounds with_fraction;
-  with_fraction.min = std::ceil(min);
-  with_fraction.max = std::floor(b.max) - 1;
-  const bool is_first_excluded = from_zero.is_min_excluded && std::ceil(min) == min;
-  if (is_first_excluded) {
-    if (min + 1 <= b.max && min < kLargest) {
-      NumberBounds first;
-      first.min = first.max = min;
-      parts.push_back(rules_->sequence({integer(first), rules_->literal("."),
-                                        rules_->repeat(digit(0, 0), 0, kMaxDigits), digit(1, 9),
-                                        digits(0, kMaxDigits)}));
-    }
-    with_fraction.min += 1;
-  }
-  if (with_fraction.min <= with_fraction.max) {
-    parts.push_back(
-        rules_->sequence({integer(with_fraction), rules_->literal("."), digits(1, kMaxDigits)}));
-  }
-  return rules_->choice(parts);
-}
-
-ExprId JsonParts::number(const NumberBounds& b) {
-  std::vector<ExprId> parts;
-  if (b.max >= 0) parts.push_back(positive(b));
-  if (b.min < 0) {
-    const NumberBounds mirrored = {-b.max, -b.min, b.is_max_excluded, b.is_min_excluded};
-    parts.push_back(rules_->sequence({rules_->literal("-"), positive(mirrored)}));
-  }
-  return rules_->choice(parts);
 }
 
 }  // namespace tandem::grammar

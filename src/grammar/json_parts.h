@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,19 +11,6 @@
 #include "tandem/grammar/rule_set.h"
 
 namespace tandem::grammar {
-
-/// Bounds of a number; infinite: none.
-struct NumberBounds {
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
-  bool is_min_excluded = false;
-  bool is_max_excluded = false;
-
-  bool any() const {
-    return min != -std::numeric_limits<double>::infinity() ||
-           max != std::numeric_limits<double>::infinity();
-  }
-};
 
 /// The pieces of JSON as expressions of a rule set. Where JSON allows white space, they allow a
 /// space, or a new line with an indentation, so that no text can be white space for ever.
@@ -62,12 +47,6 @@ class JsonParts {
   /// A key of none of these names, spelled without escapes.
   ExprId key_other_than(const std::vector<std::string>& names);
 
-  /// All integers within the bounds.
-  ExprId integer(const NumberBounds& bounds);
-  /// Numbers within the bounds without an exponent: all integers, and fractions n.f where all of
-  /// them are within, but for those of bounds that are no integers.
-  ExprId number(const NumberBounds& bounds);
-
   /// { pairs } with white space; body: at least one pair.
   ExprId braces(ExprId body, bool may_be_empty) { return enclosed("{", body, may_be_empty, "}"); }
   ExprId brackets(ExprId body, bool may_be_empty) { return enclosed("[", body, may_be_empty, "]"); }
@@ -84,9 +63,6 @@ class JsonParts {
   ExprId any_json_char();
   ExprId digits(int min, int max);
   ExprId digit(int first, int last);
-  ExprId natural(std::uint64_t min, std::optional<std::uint64_t> max);
-  ExprId natural_of_size(std::uint64_t min, std::uint64_t max, int size);
-  ExprId positive(const NumberBounds& bounds);
 
   RuleSet* rules_;
   std::optional<TokenId> quote_;

@@ -140,6 +140,8 @@ class Builder {
         return;
       case RuleSet::Kind::kRepeat:
         return add_repeat(e, from, to, depth);
+      case RuleSet::Kind::kGraph:
+        return add_graph(rules_.graph(e), from, to, depth);
     }
   }
 
@@ -221,12 +223,41 @@ class Builder {
     skip(from, to);
   }
 
+  void add_graph(const RuleSet::Graph& graph, std::int32_t from, std::int32_t to, int depth) {
+    const auto first = static_cast<std::int32_t>(nfa_.states.size());
+    for (std::int32_t i = 0; i < graph.num_nodes; ++i) new_state();
+    skip(from, first);
+    for (const RuleSet::Graph::Edge& edge : graph.edges) {
+      add(edge.text, first + edge.from, first + edge.to, depth + 1);
+    }
+    for (const std::int32_t end : graph.ends) skip(first + end, to);
+  }
+
   const RuleSet& rules_;
   const RuleFacts& facts_;
   Nfa nfa_;
   std::size_t num_edges_ = 0;
   bool is_too_deep_ = false;
 };
+
+/// Whether a way through the graph leads to an end by edges that all have a property.
+bool has_way(const RuleSet::Graph& graph, const std::vector<bool>& has_property) {
+  std::vector<bool> is_reached(static_cast<std::size_t>(graph.num_nodes));
+  is_reached[0] = true;
+  for (bool has_changed = true; has_changed;) {
+    has_changed = false;
+    for (const RuleSet::Graph::Edge& edge : graph.edges) {
+      const bool is_new = is_reached[static_cast<std::size_t>(edge.from)] &&
+                          !is_reached[static_cast<std::size_t>(edge.to)] &&
+                          has_property[static_cast<std::size_t>(edge.text)];
+      if (!is_new) continue;
+      is_reached[static_cast<std::size_t>(edge.to)] = has_changed = true;
+    }
+  }
+  return std::any_of(graph.ends.begin(), graph.ends.end(), [&](std::int32_t end) {
+    return bool{is_reached[static_cast<std::size_t>(end)]};
+  });
+}
 
 /// The least fixed point of a property that follows from the parts': parts have smaller ids, so
 /// that one pass over the expressions settles all but the rules.
@@ -257,6 +288,7 @@ RuleFacts analyze(const RuleSet& rules) {
     const auto holds = [&of](ExprId part) {
       return of[static_cast<std::size_t>(part)];
     };
+    if (e.kind == RuleSet::Kind::kGraph) return has_way(rules.graph(e), of);
     const ExprId* parts = rules.parts(e);
     if (e.kind == RuleSet::Kind::kSequence) return std::all_of(parts, parts + e.size, holds);
     if (e.kind == RuleSet::Kind::kChoice) return std::any_of(parts, parts + e.size, holds);

@@ -87,6 +87,11 @@ ExprId RuleSet::repeat(ExprId part, int min, int max) {
   return add({Kind::kRepeat, begin, 1, min, max});
 }
 
+ExprId RuleSet::graph(Graph graph) {
+  graphs_.push_back(std::move(graph));
+  return add({Kind::kGraph, static_cast<std::int32_t>(graphs_.size()) - 1});
+}
+
 RuleId RuleSet::declare(std::string name) {
   names_.push_back(std::move(name));
   definitions_.push_back(-1);

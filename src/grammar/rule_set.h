@@ -29,13 +29,32 @@ std::vector<CodePoints> normalized(std::vector<CodePoints> set, bool negated = f
 /// shared. Plain data. Thread: one.
 class RuleSet {
  public:
-  enum class Kind : std::uint8_t { kLiteral, kChars, kToken, kRule, kSequence, kChoice, kRepeat };
+  enum class Kind : std::uint8_t {
+    kLiteral,
+    kChars,
+    kToken,
+    kRule,
+    kSequence,
+    kChoice,
+    kRepeat,
+    kGraph
+  };
   struct Expr {
     Kind kind = Kind::kLiteral;
-    std::int32_t begin = 0;  ///< of bytes(), ranges() or parts(); the rule, the token
+    std::int32_t begin = 0;  ///< of bytes(), ranges() or parts(); the rule, the token, the graph
     std::int32_t size = 0;
     std::int32_t min = 0;  ///< of a repetition
     std::int32_t max = 0;  ///< kUnbounded: no end
+  };
+  /// Paths from node 0 to one of the ends: the texts of their edges in turn.
+  struct Graph {
+    struct Edge {
+      std::int32_t from = 0, to = 0;
+      ExprId text = 0;
+    };
+    std::int32_t num_nodes = 1;
+    std::vector<Edge> edges;
+    std::vector<std::int32_t> ends;
   };
 
   ExprId empty() { return literal({}); }   ///< the text of no byte
@@ -48,6 +67,7 @@ class RuleSet {
   ExprId choice(const std::vector<ExprId>& parts) { return list(Kind::kChoice, parts); }
   ExprId repeat(ExprId part, int min, int max = kUnbounded);
   ExprId optional(ExprId part) { return repeat(part, 0, 1); }
+  ExprId graph(Graph graph);
 
   /// A rule to be defined later; undefined it matches nothing. `name` is for messages.
   RuleId declare(std::string name);
@@ -69,6 +89,7 @@ class RuleSet {
   }
   const CodePoints* ranges(const Expr& e) const { return ranges_.data() + e.begin; }
   const ExprId* parts(const Expr& e) const { return parts_.data() + e.begin; }
+  const Graph& graph(const Expr& e) const { return graphs_[static_cast<std::size_t>(e.begin)]; }
 
  private:
   ExprId add(Expr expr);
@@ -78,6 +99,7 @@ class RuleSet {
   std::string bytes_;
   std::vector<CodePoints> ranges_;
   std::vector<ExprId> parts_;
+  std::vector<Graph> graphs_;
   std::vector<std::string> names_;
   std::vector<ExprId> definitions_;
   RuleId root_ = 0;

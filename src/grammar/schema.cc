@@ -124,7 +124,10 @@ class SchemaWriter {
       TANDEM_ASSIGN(const ExprId string, write_string(parts));
       ways.push_back(string);
     }
-    if ((parts.types & kIntegerType) != 0) ways.push_back(write_number(parts));
+    if ((parts.types & (kIntegerType | kFractionType)) != 0) {
+      TANDEM_ASSIGN(const ExprId number, write_number(parts));
+      ways.push_back(number);
+    }
     for (const json::value& value : {json::value(true), json::value(false), json::value()}) {
       const bool is_allowed = (parts.types & type_of(value)) != 0 && !parts.excludes(value);
       if (is_allowed) ways.push_back(rules_.literal(to_json(value)));
@@ -196,29 +199,19 @@ class SchemaWriter {
 
   // ---- scalars ---------------------------------------------------------------------------------
 
-  ExprId write_number(const SchemaParts& parts) {
-    std::vector<double> holes;
+  core::Result<ExprId> write_number(const SchemaParts& parts) {
+    NumberSet numbers = parts.numbers;
     for (const json::value& value : parts.excluded) {
-      if (value.is_number()) holes.push_back(value.to_number<double>());
+      const auto hole = value.is_number() ? Decimal::of(value) : std::nullopt;
+      if (hole) numbers.holes.push_back(*hole);
     }
-    std::sort(holes.begin(), holes.end());
-    std::vector<ExprId> ways;
-    NumberBounds rest = parts.bounds;
-    for (const double hole : holes) {
-      const bool is_within = hole >= rest.min && hole <= rest.max;
-      if (!is_within) continue;
-      ways.push_back(write_number(parts.types, {rest.min, hole, rest.is_min_excluded, true}));
-      rest.min = hole;
-      rest.is_min_excluded = true;
-    }
-    ways.push_back(write_number(parts.types, rest));
-    return rules_.choice(ways);
-  }
-
-  ExprId write_number(unsigned types, const NumberBounds& bounds) {
-    const bool is_integer = (types & kFractionType) == 0;
-    if (!bounds.any()) return is_integer ? parts_.integer() : parts_.number();
-    return is_integer ? parts_.integer(bounds) : parts_.number(bounds);
+    const bool may_be_whole = (parts.types & kIntegerType) != 0;
+    const bool may_have_fraction = (parts.types & kFractionType) != 0;
+    if (!may_be_whole) numbers.non_steps.push_back({});
+    if (numbers.says_nothing()) return may_have_fraction ? parts_.number() : parts_.integer();
+    const auto written = write_numbers(rules_, numbers, may_have_fraction);
+    if (!written) return refused("multiples of such numbers together (too many remainders)");
+    return *written;
   }
 
   core::Result<ExprId> write_string(const SchemaParts& parts) {

@@ -15,7 +15,7 @@ namespace tandem::grammar {
 ///   patternProperties allows them;
 /// - white space beyond a space, or a new line and an indentation, after { [ , : and before } ];
 /// - numbers of more than 18 digits before or behind the point, or three of an exponent;
-/// - numbers with bounds: no exponents, and no fractions beside a bound that is no integer;
+/// - numbers with bounds, multipleOf or excluded values: those that write_numbers() promises;
 /// - formats: date, time, date-time, uuid, email and ipv4 are kept; others only describe.
 /// Keywords that restrict values and cannot be kept (not, if, contains, uniqueItems, ...), and
 /// combinations that cannot (a oneOf whose branches may overlap, two patterns), are refused with a

@@ -22,14 +22,6 @@ bool are_apart(double min, const std::optional<double>& max) {
   return max && *max < min;
 }
 
-bool have_disjoint_bounds(const NumberBounds& a, const NumberBounds& b) {
-  const auto is_below = [](const NumberBounds& low, const NumberBounds& high) {
-    return low.max < high.min ||
-           (low.max == high.min && (low.is_max_excluded || high.is_min_excluded));
-  };
-  return is_below(a, b) || is_below(b, a);
-}
-
 /// Whether a property that `a` requires rules `b` out.
 core::Result<bool> has_discriminator(SchemaReader& reader, const SchemaParts& a,
                                      const SchemaParts& b, int depth) {
@@ -55,7 +47,7 @@ core::Result<bool> are_disjoint(SchemaReader& reader, const SchemaParts& a, cons
   if (b.values && !share_values(b, a, common)) return true;
   if (a.values || b.values) return common == 0;
   constexpr unsigned kNumberTypes = kIntegerType | kFractionType;
-  if (have_disjoint_bounds(a.bounds, b.bounds)) common &= ~kNumberTypes;
+  if (a.numbers.is_apart_from(b.numbers)) common &= ~kNumberTypes;
   if (are_apart(a.min_length, b.max_length) || are_apart(b.min_length, a.max_length)) {
     common &= ~unsigned{kStringType};
   }

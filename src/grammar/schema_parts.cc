@@ -129,23 +129,30 @@ core::Result<bool> add_count(std::string_view key, const json::value& value, Sch
   return false;
 }
 
+core::Result<Decimal> number_of(std::string_view key, const json::value& value) {
+  const auto number = value.is_number() ? Decimal::of(value) : std::nullopt;
+  if (!number) return malformed(key, "a finite number");
+  return *number;
+}
+
+core::Status add_step(const json::value& value, SchemaParts& parts) {
+  TANDEM_ASSIGN(const Decimal number, number_of("multipleOf", value));
+  if (number.is_negative || number.is_zero()) return malformed("multipleOf", "above 0");
+  const auto step = DecimalStep::of(number);
+  if (!step) return unsupported("multipleOf", " of so many digits");
+  parts.numbers.steps.push_back(*step);
+  return {};
+}
+
 /// The bounds of numbers; false: another keyword.
 core::Result<bool> add_bound(std::string_view key, const json::value& value, SchemaParts& parts) {
   const bool is_min = key == "minimum" || key == "exclusiveMinimum";
   const bool is_max = key == "maximum" || key == "exclusiveMaximum";
   if (!is_min && !is_max) return false;
-  if (!value.is_number()) return malformed(key, "a number");
-  const double bound = value.to_number<double>();
+  TANDEM_ASSIGN(const Decimal bound, number_of(key, value));
   const bool is_excluded = key.starts_with("exclusive");
-  NumberBounds& b = parts.bounds;
-  if (is_min && (bound > b.min || (bound == b.min && is_excluded))) {
-    b.min = bound;
-    b.is_min_excluded = is_excluded;
-  }
-  if (is_max && (bound < b.max || (bound == b.max && is_excluded))) {
-    b.max = bound;
-    b.is_max_excluded = is_excluded;
-  }
+  is_min ? parts.numbers.raise_min(bound, is_excluded)
+         : parts.numbers.lower_max(bound, is_excluded);
   return true;
 }
 
@@ -303,8 +310,8 @@ std::string to_json(const json::value& value) {
 bool SchemaParts::says_more() const {
   return !keys.empty() || !required.empty() || !property_names.empty() || min_properties > 0 ||
          max_properties || !elements.empty() || min_items > 0 || max_items || !contains.empty() ||
-         !patterns.empty() || !formats.empty() || min_length > 0 || max_length || bounds.any() ||
-         alternatives != nullptr;
+         !patterns.empty() || !formats.empty() || min_length > 0 || max_length ||
+         !numbers.says_nothing() || alternatives != nullptr;
 }
 
 bool SchemaParts::excludes(const Value& value) const {
@@ -463,10 +470,7 @@ core::Status SchemaReader::add_keyword(std::string_view key, const json::value& 
   } else if (key == "uniqueItems") {
     if (value != json::value(false)) return unsupported(key, "");
   } else if (key == "multipleOf") {
-    if (!value.is_number() || value.to_number<double>() != 1.0) {
-      return unsupported(key, " but for a multipleOf of 1");
-    }
-    parts.types &= ~unsigned{kFractionType};
+    return add_step(value, parts);
   } else if (key == "propertyNames") {
     parts.property_names.push_back(&value);
   } else if (key == "$ref") {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tandem/core/status.h"
-#include "tandem/grammar/json_parts.h"
+#include "tandem/grammar/number_set.h"
 
 namespace tandem::grammar {
 
@@ -67,7 +67,7 @@ struct SchemaParts {
   std::vector<std::string> patterns, formats;
   double min_length = 0;
   std::optional<double> max_length;
-  NumberBounds bounds;
+  NumberSet numbers;
 
   const boost::json::array* alternatives = nullptr;  ///< anyOf or oneOf
   bool is_one_of = false;

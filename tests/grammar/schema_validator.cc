@@ -90,6 +90,12 @@ bool is_valid_number(double number, const json::object& s) {
     const auto* value = s.if_contains(key);
     return value == nullptr ? std::nan("") : value->to_number<double>();
   };
+  if (const auto* step = s.if_contains("multipleOf")) {  // as exact as doubles are
+    const double quotient = number / step->to_number<double>();
+    if (std::abs(quotient - std::round(quotient)) > 1e-9 * std::max(1.0, std::abs(quotient))) {
+      return false;
+    }
+  }
   // Comparisons with NaN are false.
   return !(number < bound("minimum") || number > bound("maximum") ||
            number <= bound("exclusiveMinimum") || number >= bound("exclusiveMaximum"));
