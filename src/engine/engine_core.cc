@@ -160,11 +160,11 @@ void EngineCore::step(const std::function<void()>& meanwhile) {
   if (!scheduler_.has_work()) return;
   PlannedStep& step = scheduler_.plan();
   TANDEM_CHECK(!step.sequences.empty(), "the oldest sequence can always run");
-  const double admitted_at = clock_();
-  for (const Sequence* s : step.admitted) {
+  const double started_at = clock_();
+  for (const Sequence* s : step.started) {
     Job& job = *jobs_.at(s->request_id);
     runner_->set_slot(s->slot, job.sampling);
-    if (job.added_at) job.usage.queued_seconds = admitted_at - *job.added_at;
+    if (job.added_at) job.usage.queued_seconds = started_at - *job.added_at;
     job.added_at.reset();  // a preempted request comes here again
   }
   choose_drafts(step);

@@ -49,26 +49,43 @@ std::span<const PageKey> KvManager::reusable_keys(const Sequence& s) const {
   return std::span(s.page_keys).first(static_cast<std::size_t>(pages));
 }
 
+PrefixCache::Match KvManager::find_prefix(Sequence& s) const {
+  if (!cache_.enabled()) return {};
+  update_keys(s);
+  return cache_.find(reusable_keys(s), s.tokens);
+}
+
+std::size_t KvManager::bytes_of(int full_pages, int sliding_pages) const {
+  return pool_.page_bytes(AttentionKind::kFull) * static_cast<std::size_t>(full_pages) +
+         pool_.page_bytes(AttentionKind::kSliding) * static_cast<std::size_t>(sliding_pages);
+}
+
 bool KvManager::fits(Sequence& s, int chunk, std::size_t reserve_bytes) const {
-  PrefixCache::Match match;
-  if (cache_.enabled()) {
-    update_keys(s);
-    match = cache_.find(reusable_keys(s), s.tokens);
-  }
+  const PrefixCache::Match match = find_prefix(s);
   const int full = core::ceil_div(s.length(), pool_.page_tokens()) - match.num_pages;
   const int hit_sliding = match.num_pages - match.first_sliding;
   const int sliding = std::max(0, sliding_pages_in_flight(s.length(), chunk) - hit_sliding);
-  const std::size_t needed =
-      pool_.page_bytes(AttentionKind::kFull) * static_cast<std::size_t>(full) +
-      pool_.page_bytes(AttentionKind::kSliding) * static_cast<std::size_t>(sliding);
   const std::size_t taken = pool_.bytes_used() + match.idle_bytes;
-  return needed + reserve_bytes <= pool_.budget_bytes() - taken;
+  return bytes_of(full, sliding) + reserve_bytes <= pool_.budget_bytes() - taken;
+}
+
+std::size_t KvManager::bytes_to_come(const Sequence& s, int chunk) const {
+  const BlockTable& held = s.tables[index_of(AttentionKind::kSliding)];
+  const int known = s.is_started ? s.computed : s.known_prefix;
+  const int full =
+      core::ceil_div(s.length(), pool_.page_tokens()) - core::ceil_div(known, pool_.page_tokens());
+  const int sliding = sliding_pages_in_flight(s.length(), chunk) -
+                      (static_cast<int>(held.pages.size()) - held.first);
+  return bytes_of(full, std::max(0, sliding));
+}
+
+int KvManager::known_prefix(Sequence& s) const {
+  return find_prefix(s).num_pages * pool_.page_tokens();
 }
 
 void KvManager::attach_prefix(Sequence& s) {
   if (!cache_.enabled()) return;
-  update_keys(s);
-  const PrefixCache::Match match = cache_.find(reusable_keys(s), s.tokens);
+  const PrefixCache::Match match = find_prefix(s);
   for (const AttentionKind kind : kAttentionKinds) {
     BlockTable& table = s.tables[index_of(kind)];
     table.first = kind == AttentionKind::kSliding ? match.first_sliding : 0;

@@ -34,6 +34,11 @@ class KvManager {
   /// rows at a time, with `reserve_bytes` left for them to grow.
   bool fits(Sequence& sequence, int chunk, std::size_t reserve_bytes) const;
 
+  /// Bytes that a sequence will take beside those it has, until its last token is computed.
+  std::size_t bytes_to_come(const Sequence& sequence, int chunk) const;
+
+  /// Tokens that attach_prefix() would find now.
+  int known_prefix(Sequence& sequence) const;
   /// Takes the longest known prefix of a sequence without pages: its tables then hold
   /// [0, computed). At least the last token is left to compute.
   void attach_prefix(Sequence& sequence);
@@ -64,6 +69,8 @@ class KvManager {
   int sliding_pages_in_flight(int length, int chunk) const;
   void update_keys(Sequence& sequence) const;
   std::span<const PageKey> reusable_keys(const Sequence& sequence) const;
+  PrefixCache::Match find_prefix(Sequence& sequence) const;
+  std::size_t bytes_of(int full_pages, int sliding_pages) const;
   Retention retention_of(const Sequence& sequence, int page) const;
 
   BlockPool pool_;

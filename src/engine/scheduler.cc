@@ -1,6 +1,7 @@
 #include "tandem/engine/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tandem/core/check.h"
 
@@ -25,9 +26,9 @@ void Scheduler::remove(Sequence& sequence) {
 }
 
 void Scheduler::preempt(Sequence& sequence) {
+  if (sequence.is_started) ++preemptions_;
   leave_slot(sequence);
   waiting_.insert(std::ranges::upper_bound(waiting_, sequence.age, {}, &Sequence::age), &sequence);
-  ++preemptions_;
 }
 
 void Scheduler::leave_slot(Sequence& sequence) {
@@ -36,13 +37,14 @@ void Scheduler::leave_slot(Sequence& sequence) {
   free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
   sequence.held_drafts = 0;
+  sequence.is_started = false;
   sequence.state = SequenceState::kWaiting;
 }
 
 PlannedStep& Scheduler::plan() {
   step_.plan.spans.clear();
   step_.sequences.clear();
-  step_.admitted.clear();
+  step_.started.clear();
   assignments_.clear();
   rows_left_ = options_.max_rows;
   kept_left_ = options_.max_kept_rows;
@@ -52,8 +54,8 @@ PlannedStep& Scheduler::plan() {
   if (!assignments_.empty()) {
     prompt_rows_left_ = std::min(prompt_rows_left_, options_.prompt_rows_while_decoding);
   }
-  plan_prompts();
   if (!has_preempted_) admit();
+  plan_prompts();
   build_spans();
   return step_;
 }
@@ -72,11 +74,13 @@ void Scheduler::plan_decodes() {
 
 void Scheduler::add_drafts() {
   // Drafts take only rows and pages that are left when every running sequence has its own, and
-  // leave new prompts a share: nobody ever waits for drafts.
+  // leave prompts a share: nobody ever waits for drafts.
   const auto newcomers = static_cast<int>(std::min(waiting_.size(), free_slots_.size()));
-  const int rows_for_new = newcomers > 0 ? options_.max_rows / 4 : 0;
-  int draft_rows = std::min(options_.max_rows - rows_for_new, options_.max_kept_rows - newcomers) -
-                   num_running();
+  const bool has_prompts = newcomers > 0 || assignments_.size() < running_.size();
+  const int rows_for_prompts = has_prompts ? options_.max_rows / 4 : 0;
+  int draft_rows =
+      std::min(options_.max_rows - rows_for_prompts, options_.max_kept_rows - newcomers) -
+      num_running();
   for (Assignment& assignment : assignments_) {
     Sequence& s = *assignment.sequence;
     int drafts = std::min({s.held_drafts, s.useful_drafts(), draft_rows});
@@ -91,63 +95,99 @@ void Scheduler::add_drafts() {
   }
 }
 
-void Scheduler::plan_prompts() {
-  for (std::size_t i = 0; i < running_.size() && prompt_rows_left_ > 0; ++i) {
-    Sequence& s = *running_[i];
-    if (s.state != SequenceState::kPrefill) continue;
-    const int rows = reserve_chunk(s, true);
-    if (s.state != SequenceState::kPrefill) break;  // preempted itself
-    if (rows > 0) assign(s, rows);
-  }
-}
-
 void Scheduler::admit() {
   while (!waiting_.empty() && !free_slots_.empty() && prompt_rows_left_ > 0 && kept_left_ > 0) {
     Sequence& s = *waiting_.front();
-    // Room for a page more of each kind per sequence: without it the newcomer would be preempted
-    // as soon as the others grow.
-    const std::size_t reserve = running_.size() * kv_->page_pair_bytes();
-    if (!running_.empty() && !kv_->fits(s, options_.prompt_rows_while_decoding, reserve)) return;
-    kv_->attach_prefix(s);
-    const int rows = reserve_chunk(s, false);
-    if (rows == 0) {
-      kv_->release(s);
+    if (!running_.empty() && !kv_->fits(s, options_.prompt_rows_while_decoding, bytes_to_come())) {
       return;
     }
     waiting_.pop_front();
     s.slot = free_slots_.back();
     free_slots_.pop_back();
     s.state = SequenceState::kPrefill;
-    if (!s.was_admitted) s.cached_prompt = std::min(s.computed, s.num_prompt);
-    s.was_admitted = true;
+    s.known_prefix = kv_->known_prefix(s);
     running_.insert(std::ranges::upper_bound(running_, s.age, {}, &Sequence::age), &s);
-    step_.admitted.push_back(&s);
-    assign(s, rows);
   }
 }
 
-int Scheduler::reserve_chunk(Sequence& s, bool may_preempt) {
-  if (kept_left_ <= 0) return 0;
-  int wanted = std::min(s.length() - s.computed, prompt_rows_left_);
-  if (s.scores_next()) {
-    wanted = std::min({wanted, s.score_end - s.computed, kept_left_});
-  } else if (s.is_scoring()) {  // preempted: up to where it was
-    wanted = std::min(wanted, s.num_scored - s.computed);
+std::size_t Scheduler::bytes_to_come() const {
+  // A page more of each kind per sequence: without it the newcomer would be preempted as soon as
+  // the others grow.
+  std::size_t bytes = running_.size() * kv_->page_pair_bytes();
+  for (const Sequence* s : running_) {
+    if (s->state == SequenceState::kPrefill) {
+      bytes += kv_->bytes_to_come(*s, options_.prompt_rows_while_decoding);
+    }
   }
-  while (!kv_->reserve(s, s.computed + wanted)) {
+  return bytes;
+}
+
+Scheduler::Share Scheduler::wanted(const Sequence& s) {
+  const int rows = s.length() - (s.is_started ? s.computed : s.known_prefix);
+  return {rows, s.is_scoring() ? s.score_end - s.num_scored : 1};
+}
+
+void Scheduler::plan_prompts() {
+  prompts_.clear();
+  for (Sequence* s : running_) {
+    if (s->state == SequenceState::kPrefill) prompts_.push_back(s);
+  }
+  if (prompts_.empty()) return;
+  Sequence* const oldest = prompts_.front();
+  std::ranges::sort(prompts_, {},
+                    [](const Sequence* s) { return std::pair(wanted(*s).rows, s->age); });
+  Share shorter;  // what they want of the halves that are not the oldest one's
+  const Share half = {prompt_rows_left_ / 2, kept_left_ / 2};
+  for (auto s = prompts_.begin(); *s != oldest; ++s) {
+    const Share share = wanted(**s);
+    shorter.rows += std::min(share.rows, half.rows - shorter.rows);
+    shorter.kept += std::min(share.kept, half.kept - shorter.kept);
+  }
+  plan_chunk(*oldest, {prompt_rows_left_ - shorter.rows, kept_left_ - shorter.kept});
+  for (Sequence* s : prompts_) {
+    if (s != oldest) plan_chunk(*s, {prompt_rows_left_, kept_left_});
+  }
+}
+
+void Scheduler::plan_chunk(Sequence& s, Share share) {
+  // A sequence before this one may have preempted it.
+  if (s.state != SequenceState::kPrefill || share.rows <= 0 || share.kept <= 0) return;
+  if (!s.is_started) kv_->attach_prefix(s);
+  const int rows = reserve_chunk(s, share);
+  if (rows > 0) {
+    assign(s, rows);
+  } else if (!s.is_started) {
+    kv_->release(s);
+  }
+}
+
+int Scheduler::reserve_chunk(Sequence& s, Share share) {
+  int rows = std::min(s.length() - s.computed, share.rows);
+  if (s.scores_next()) {
+    rows = std::min({rows, s.score_end - s.computed, share.kept});
+  } else if (s.is_scoring()) {  // preempted: up to where it was
+    rows = std::min(rows, s.num_scored - s.computed);
+  }
+  while (!kv_->reserve(s, s.computed + rows)) {
     const int possible = kv_->reserved_end(s) - s.computed;
-    if (possible > 0) return std::min(wanted, possible);
-    if (!may_preempt || preempt_youngest(s) == nullptr) {
+    if (possible > 0) return std::min(rows, possible);
+    if (preempt_youngest(s) == nullptr) {
       kv_->trim(s);
       return 0;
     }
     if (s.state != SequenceState::kPrefill) return 0;
   }
-  return wanted;
+  return rows;
 }
 
 void Scheduler::assign(Sequence& s, int rows) {
   assignments_.push_back({&s, rows});
+  if (!s.is_started) {
+    s.is_started = true;
+    if (!s.was_started) s.cached_prompt = std::min(s.computed, s.num_prompt);
+    s.was_started = true;
+    step_.started.push_back(&s);
+  }
   rows_left_ -= rows;
   if (s.state == SequenceState::kDecode) {
     kept_left_ -= rows;

@@ -25,14 +25,19 @@ struct SchedulerOptions {
 struct PlannedStep {
   kernels::StepPlan plan;
   std::vector<Sequence*> sequences;  ///< of plan.spans, same order
-  std::vector<Sequence*> admitted;   ///< got their slot in this step: set it before running
+  std::vector<Sequence*> started;    ///< their first rows in their slot: set it before running
 };
 
 /// Decides what the next step computes: state in, plan out; no clock, no device.
-/// Decode spans come first, oldest sequence first; then prompts in order of arrival, as many as
-/// the row budget holds, in chunks; rows to be scored take kept rows, and a prompt's last row,
-/// which samples, comes in a chunk after them. A waiting sequence is admitted when a slot is free
-/// and its whole text fits beside the others. When pages run out, the youngest sequence gives its
+/// Decode spans come first, oldest sequence first; then prompts in chunks, as many as the row
+/// budget holds: at least half of the rows go to the oldest prompt, the others to those with fewer
+/// rows left than it, the shortest first. So a short prompt does not wait for long ones, a long one
+/// takes at most twice the steps that it would take in order of arrival, and prompts of one length
+/// come in that order. Rows to be scored take kept rows, shared in the same way, and a prompt's
+/// last row, which samples, comes in a chunk after them.
+/// A waiting sequence gets a slot, in order of arrival, when one is free and its whole text fits
+/// beside what the others still need; pages only with its first rows, so that it finds in the
+/// prefix cache what others computed meanwhile. When pages run out, the youngest sequence gives its
 /// own back and goes to the head of the queue; it computes prompt and output again later, which
 /// does not change its text. The oldest can always run. Thread: engine.
 class Scheduler {
@@ -59,13 +64,23 @@ class Scheduler {
     Sequence* sequence = nullptr;
     int rows = 0;
   };
+  /// Prompt rows of a step, and how many of them may be kept.
+  struct Share {
+    int rows = 0;
+    int kept = 0;
+  };
 
   void plan_decodes();
   void add_drafts();
-  void plan_prompts();
   void admit();
-  /// Rows of the next prompt chunk that rows and pages allow; 0: none.
-  int reserve_chunk(Sequence& sequence, bool may_preempt);
+  /// Bytes that the running sequences may still take.
+  std::size_t bytes_to_come() const;
+  void plan_prompts();
+  /// Gives a sequence the next chunk of its prompt that share and pages allow, if any.
+  void plan_chunk(Sequence& sequence, Share share);
+  int reserve_chunk(Sequence& sequence, Share share);
+  /// Rows that a prompt wants, all in all.
+  static Share wanted(const Sequence& sequence);
   void assign(Sequence& sequence, int rows);
   bool is_assigned(const Sequence& sequence) const;
   /// Preempts the youngest running sequence that has no part in this step yet and is not older
@@ -84,6 +99,7 @@ class Scheduler {
   // The step being planned.
   PlannedStep step_;
   std::vector<Assignment> assignments_;
+  std::vector<Sequence*> prompts_;  // running ones, the shortest first
   int rows_left_ = 0;
   int prompt_rows_left_ = 0;
   int kept_left_ = 0;

@@ -45,8 +45,10 @@ struct Sequence {
   std::array<TokenId, kMaxDraft> drafts = {};  ///< the first held_drafts ones
   std::optional<int> draft_length;             ///< fixed by request or server
   AcceptanceHistory acceptance;
-  bool was_admitted = false;  ///< false until the first time that it got a slot
-  int cached_prompt = 0;      ///< prompt tokens taken from the prefix cache at first admission
+  bool is_started = false;   ///< has had rows since it got its slot
+  bool was_started = false;  ///< has ever had rows
+  int known_prefix = 0;      ///< leading tokens that the cache knew when the slot was given
+  int cached_prompt = 0;     ///< prompt tokens that its first rows found in the prefix cache
 
   std::array<BlockTable, kernels::kNumAttentionKinds> tables;
   std::vector<PageKey> page_keys;  ///< chain keys of the first full pages of `tokens`

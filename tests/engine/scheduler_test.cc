@@ -4,6 +4,9 @@
 
 #include <deque>
 #include <memory>
+#include <random>
+#include <utility>
+#include <vector>
 
 namespace tandem::engine {
 namespace {
@@ -51,6 +54,7 @@ class SchedulerTest : public ::testing::Test {
       const bool is_sampled = span.is_decode() || span.keep == kernels::Keep::kLast;
       const int yield = span.is_decode() ? 1 + span.num_drafts : 1;
       if (!span.is_decode()) s.commit_prompt(rows(span));
+      if (span.keep == kernels::Keep::kAll) s.num_scored = s.computed;
       if (is_sampled) {
         s.commit_tokens(std::vector<TokenId>(static_cast<std::size_t>(yield), 0));
         s.state = SequenceState::kDecode;
@@ -76,13 +80,43 @@ constexpr SchedulerOptions kRoomy = {.max_sequences = 8,
                                      .prefill_chunk = 32,
                                      .prompt_rows_while_decoding = 16};
 
-TEST_F(SchedulerTest, PromptsShareAChunkInOrderOfArrival) {
+TEST_F(SchedulerTest, PromptsOfOneLengthAreServedInOrderOfArrival) {
   start(kRoomy);
-  add(10);
+  for (int i = 0; i < 4; ++i) add(20);
+  EXPECT_EQ(step(), (Rows{{1, 20}, {2, 12}}));
+  EXPECT_EQ(step(), (Rows{{1, 1}, {2, 8}, {3, 8}}));
+  EXPECT_EQ(step(), (Rows{{1, 1}, {2, 1}, {3, 12}, {4, 4}}));
+}
+
+TEST_F(SchedulerTest, ShorterPromptsGetWhatTheHalfOfTheOldestLeaves) {
+  start(kRoomy);
+  add(100);
   add(12);
   add(30);
   add(5);
-  EXPECT_EQ(step(), (Rows{{1, 10}, {2, 12}, {3, 10}}));
+  EXPECT_EQ(step(), (Rows{{1, 16}, {4, 5}, {2, 11}}));
+  // Two decode: 16 rows.
+  EXPECT_EQ(step(), (Rows{{4, 1}, {1, 8}, {2, 1}, {3, 7}}));
+  EXPECT_EQ(step(), (Rows{{2, 1}, {4, 1}, {1, 8}, {3, 8}}));
+}
+
+TEST_F(SchedulerTest, TheOldestTakesAllThatShorterPromptsDoNotWant) {
+  start(kRoomy);
+  add(100);
+  add(3);
+  EXPECT_EQ(step(), (Rows{{1, 29}, {2, 3}}));
+}
+
+TEST_F(SchedulerTest, RowsToBeScoredShareTheKeptRows) {
+  SchedulerOptions options = kRoomy;
+  options.max_kept_rows = 8;
+  start(options);
+  Sequence& scored = add(41);
+  scored.score_end = 40;
+  add(6);
+  EXPECT_EQ(step(), (Rows{{1, 7}, {2, 6}}));  // a kept row is the second one's
+  add(3).score_end = 2;
+  EXPECT_EQ(step(), (Rows{{2, 1}, {1, 5}, {3, 2}}));
 }
 
 TEST_F(SchedulerTest, DecodesComeFirstAndBoundThePromptRows) {
@@ -156,6 +190,59 @@ TEST_F(SchedulerTest, DraftsTakeNoPageThatASequenceNeeds) {
   // Both get their second pair and draft to its end.
   EXPECT_EQ(step(8), (Rows{{1, 4}, {2, 4}}));
   EXPECT_EQ(scheduler_->preemptions(), 0U);
+}
+
+TEST_F(SchedulerTest, LongPromptsDoNotTakeEachOthersPages) {
+  start(kRoomy, 30);
+  add(80);
+  add(60);  // fits beside what the first holds now, but not beside what it will hold
+  add(4);
+  for (int i = 0; i < 3; ++i) step();
+  EXPECT_EQ(sequences_[0].num_prompt, 80);
+  EXPECT_EQ(sequences_[1].state, SequenceState::kWaiting);
+  EXPECT_EQ(scheduler_->preemptions(), 0U);
+}
+
+TEST_F(SchedulerTest, EveryRequestWaitsABoundedTime) {
+  // Short prompts keep coming, more than the rows hold, and each is shorter than what long ones
+  // have left. While it is the oldest one, a prompt gets half of 16 rows a step; then it decodes.
+  constexpr int kHalf = 8, kDecodeSteps = 3;
+  std::mt19937 random(3);
+  const auto one_to = [&random](unsigned limit) {
+    return 1 + static_cast<int>(random() % limit);
+  };
+  SchedulerOptions options = kRoomy;
+  options.max_sequences = 6;
+  start(options);
+  struct Live {
+    Sequence* sequence;
+    int bound;  // the step by which its prompt is computed
+  };
+  std::vector<Live> live;
+  int num_long = 0;
+  for (int now = 0; now < 3000; ++now) {
+    while (live.size() < 10) {
+      const bool is_long = random() % 6 == 0;
+      num_long += is_long ? 1 : 0;
+      Sequence& s = add(is_long ? 60 + one_to(130) : one_to(8), 1000);
+      int work = 0;  // steps that those before it may take, each as the oldest one
+      for (const Live& l : live) {
+        work += (l.sequence->length() - l.sequence->computed) / kHalf + 1 + kDecodeSteps;
+      }
+      live.push_back({&s, now + work + s.length() / kHalf + 1});
+    }
+    step();
+    std::erase_if(live, [&](const Live& l) {
+      const bool has_decoded = l.sequence->length() >= l.sequence->num_prompt + kDecodeSteps;
+      if (has_decoded) scheduler_->remove(*l.sequence);
+      return has_decoded;
+    });
+    for (const Live& l : live) {
+      if (l.sequence->length() > l.sequence->num_prompt) continue;
+      ASSERT_LE(now, l.bound) << "a prompt of " << l.sequence->num_prompt;
+    }
+  }
+  EXPECT_GT(num_long, 30);
 }
 
 TEST_F(SchedulerTest, AdmitsInOrderOnly) {
