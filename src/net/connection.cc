@@ -73,6 +73,23 @@ Refusal refusal_of(const error_code& error, const HttpServerOptions& options) {
   return {400, "The request is not valid HTTP/1.1 (" + error.message() + ")."};
 }
 
+/// An absolute-form target (RFC 9112, 3.2.2) becomes path and query, and its host goes before the
+/// Host header.
+void set_target(std::string target, HttpRequest& request) {
+  const std::size_t scheme = target.find("://");
+  const std::string_view name = std::string_view(target).substr(0, scheme);
+  if (beast::iequals(name, "http") || beast::iequals(name, "https")) {
+    const std::size_t begin = scheme + 3;
+    const std::size_t end = std::min(target.find_first_of("/?", begin), target.size());
+    for (auto& [key, value] : request.headers) {
+      if (beast::iequals(key, "Host")) value = target.substr(begin, end - begin);
+    }
+    target.erase(0, end);
+    if (target.empty() || target.front() == '?') target.insert(0, "/");
+  }
+  request.target = std::move(target);
+}
+
 }  // namespace
 
 /// The parser and what has been charged to the server's budget for its body.
@@ -178,6 +195,7 @@ Task<bool> Connection::read_some() {
   const std::size_t bytes = co_await transport_->read_some(buffer_.prepare(kReadBytes), error);
   buffer_.commit(bytes);
   has_ended_ = error && error != asio::error::operation_aborted;
+  has_finished_ = error == asio::error::eof;
   co_return !error;
 }
 
@@ -194,10 +212,10 @@ Task<bool> Connection::receive(HttpRequest& request, Exchange::Traits& traits) {
   traits.keep_alive = message.keep_alive();
   traits.is_head = message.method() == http::verb::head;
   request.method = std::string(message.method_string());
-  request.target = std::string(message.target());
   for (const auto& field : message) {
     request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
   }
+  set_target(std::string(message.target()), request);
   request.body = std::move(message.body());
   co_return true;
 }
@@ -285,14 +303,19 @@ bool Connection::charge_body(Incoming& incoming) {
 /// Reads on while the answer is made: early requests are kept, and a client that leaves is noticed.
 /// False when it left before the answer was complete.
 Task<bool> Connection::await_answer() {
-  while (!is_answered_ && !is_aborted_) {
-    if (buffer_.size() < kReadAheadBytes) {
-      if (!co_await read_some()) break;  // gone, or cancelled by the complete answer
-    } else {
-      error_code error;
-      co_await socket_.async_wait(Socket::wait_error, resume(error));
-      break;
-    }
+  const auto is_open = [this] {
+    return !is_answered_ && !is_aborted_;
+  };
+  while (is_open() && !has_ended_ && buffer_.size() < kReadAheadBytes) co_await read_some();
+  // A client that has finished sending may still read. If it does not, it resets the connection
+  // when something comes.
+  if (is_open() && has_ended_) {
+    if (!has_finished_ || !exchange_->probe()) co_return false;
+    flush_exchange();
+  }
+  if (is_open()) {
+    error_code error;
+    co_await socket_.async_wait(Socket::wait_error, resume(error));
   }
   co_return is_answered_;
 }

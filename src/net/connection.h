@@ -71,6 +71,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Socket& socket_;                    // of the transport
   boost::beast::flat_buffer buffer_;  // received, not yet parsed
   bool has_ended_ = false;            // nothing more will be received
+  bool has_finished_ = false;         // in order: the client may still read
   bool is_refused_ = false;           // too many connections
   Phase phase_ = Phase::kIdle;
   Clock::time_point deadline_ = Clock::time_point::max();

@@ -215,6 +215,18 @@ Exchange::Next Exchange::take(std::string& out) {
   return Next::kBytes;
 }
 
+bool Exchange::probe() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kFinished) return true;  // the answer itself tells
+  if (!traits_.is_http_1_1) return false;
+  if (state_ == State::kOpen) {  // clients skip interim responses: RFC 9110, 15.2
+    queued_.append("HTTP/1.1 100 Continue\r\n\r\n");
+  } else if (is_chunked_) {  // the size of the next chunk may begin with any zeros
+    queued_.push_back('0');
+  }
+  return state_ == State::kOpen || is_chunked_;
+}
+
 bool Exchange::must_abort() const {
   const std::lock_guard lock(mutex_);
   return state_ == State::kAborted;

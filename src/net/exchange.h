@@ -67,6 +67,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
   /// Moves the queued bytes to `out`, which must be empty; what was taken before has been sent.
   Next take(std::string& out);
+  /// Queues bytes that mean nothing where the answer is now, so that a client that has gone resets
+  /// the connection. False where there are none: nobody knows whether it still reads.
+  bool probe();
   /// The connection must be cut, even while a write is on its way.
   bool must_abort() const;
   /// The client has gone: responders learn it, the callback is called.

@@ -20,7 +20,7 @@ std::string_view find_header(const Headers& headers, std::string_view name);
 
 struct HttpRequest {
   std::string method;  ///< "GET", "POST", ...
-  std::string target;  ///< path and query as sent
+  std::string target;  ///< path and query; scheme and host of an absolute one are taken off
   Headers headers;
   std::string body;
 
@@ -51,8 +51,10 @@ class Responder {
   void finish() { finish({}); }
 
   /// Calls `callback` once, on the I/O thread, if the client goes away before the answer is
-  /// complete, and soon if it has already gone. A client that closes its sending side counts as
-  /// gone. The callback is dropped once the answer is complete; set it at most once.
+  /// complete, and soon if it has already gone. A client that only closes its sending side is still
+  /// there if it takes what then comes at once: an interim response, or a zero before the size of a
+  /// stream's next chunk; one of HTTP/1.0, for which there is neither, counts as gone. The callback
+  /// is dropped once the answer is complete; set it at most once.
   virtual void on_disconnect(std::function<void()> callback) = 0;
 };
 

@@ -156,6 +156,79 @@ TEST_F(HttpServerTest, StreamsToHttp10UntilTheConnectionEnds) {
   EXPECT_THAT(answer, EndsWith("\r\n\r\nonetwo"));
 }
 
+TEST_F(HttpServerTest, AnswersAClientThatHasFinishedSending) {
+  start();
+  RawSocket client = connect();
+  ASSERT_TRUE(client.send("GET /park HTTP/1.1\r\n\r\n" + post("/echo", "next")));
+  client.half_close();
+  const auto responder = parked();
+  ASSERT_NE(responder, nullptr);
+  EXPECT_EQ(client.receive_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  responder->respond(200, {}, "parked");
+  const std::string answers = client.receive_all();
+  EXPECT_LT(answers.find("parked"), answers.find("next"));
+  EXPECT_THAT(answers, EndsWith("next"));
+  EXPECT_TRUE(client.is_closed_by_peer());
+  EXPECT_EQ(num_disconnects_, 0);
+}
+
+TEST_F(HttpServerTest, StreamsToAClientThatHasFinishedSending) {
+  start();
+  RawSocket client = connect();
+  ASSERT_TRUE(client.send("GET /stream HTTP/1.1\r\n\r\n"));
+  const auto responder = parked();
+  ASSERT_TRUE(responder->write("one"));
+  client.receive_until("one\r\n");
+  client.half_close();
+  EXPECT_EQ(client.receive_until("0"), "0");
+  EXPECT_TRUE(responder->write("two"));
+  responder->finish();
+  EXPECT_EQ("0" + client.receive_all(), "03\r\ntwo\r\n0\r\n\r\n");
+  EXPECT_EQ(num_disconnects_, 0);
+}
+
+TEST_F(HttpServerTest, NoticesThatAClientLeavesAfterItHasFinishedSending) {
+  start();
+  RawSocket client = connect();
+  ASSERT_TRUE(client.send("GET /stream HTTP/1.1\r\n\r\n"));
+  const auto responder = parked();
+  client.half_close();
+  client.receive_until("\r\n\r\n0");
+  client.close();
+  EXPECT_EQ(num_disconnects_, 0);
+  responder->write("one");  // is answered with a reset
+  EXPECT_TRUE(eventually([&] { return num_disconnects_ == 1; }));
+}
+
+TEST_F(HttpServerTest, AnHttp10ClientThatFinishesSendingIsAnsweredOnlyAtOnce) {
+  start();
+  RawSocket client = connect();
+  ASSERT_TRUE(client.send("GET /hello HTTP/1.0\r\n\r\n"));
+  client.half_close();
+  EXPECT_THAT(client.receive_all(), EndsWith("hello"));
+  RawSocket other = connect();
+  ASSERT_TRUE(other.send("GET /park HTTP/1.0\r\n\r\n"));
+  other.half_close();
+  EXPECT_TRUE(eventually([&] { return num_disconnects_ == 1; }));
+}
+
+TEST_F(HttpServerTest, TakesSchemeAndHostOffAnAbsoluteTarget) {
+  start();
+  for (const char* target : {"http://a.example/hello", "HTTP://a.example:80/hello?x=1",
+                             "https://user@[::1]:8080/hello", "/hello?to=http://x/y"}) {
+    EXPECT_THAT(exchange("GET " + std::string(target) +
+                         " HTTP/1.1\r\nHost: b.example\r\nConnection: close\r\n\r\n"),
+                EndsWith("hello"))
+        << target;
+  }
+  for (const char* target : {"http://a.example", "http://a.example?x=/hello"}) {
+    RawSocket client = connect();
+    client.send("GET " + std::string(target) + " HTTP/1.1\r\nHost: b.example\r\n\r\n");
+    ASSERT_TRUE(eventually([&] { return last_request().path() == "/"; })) << target;
+    EXPECT_EQ(last_request().header("Host"), "a.example");
+  }
+}
+
 TEST_F(HttpServerTest, ADroppedResponderAnswers500) {
   start();
   const std::string answer = exchange("GET /drop HTTP/1.1\r\nConnection: close\r\n\r\n");

@@ -78,6 +78,11 @@ class TlsClient {
     }
     return text;
   }
+  /// Says that nothing more will be sent.
+  void finish_sending() {
+    SSL_shutdown(ssl_.get());
+    socket_.half_close();
+  }
   void reset() { socket_.reset(); }
 
  private:
@@ -129,6 +134,18 @@ TEST_F(HttpsTest, StreamsAndNoticesAClientThatLeaves) {
   client.reset();
   EXPECT_TRUE(eventually([this] { return num_disconnects_ == 1; }));
   EXPECT_TRUE(eventually([this] { return server_->open_connections() == 0; }));
+}
+
+TEST_F(HttpsTest, AnswersAClientThatHasFinishedSending) {
+  start_tls();
+  TlsClient client(server_->port());
+  ASSERT_TRUE(client.send("GET /park HTTP/1.1\r\nHost: x\r\n\r\n"));
+  ASSERT_NE(parked(), nullptr);
+  client.finish_sending();
+  EXPECT_NE(client.receive_until("100 Continue\r\n\r\n"), "");
+  parked()->respond(200, {}, "parked");
+  EXPECT_NE(client.receive_until("parked").find("200 OK"), std::string::npos);
+  EXPECT_EQ(num_disconnects_, 0);
 }
 
 TEST_F(HttpsTest, EndsWhatIsNoTls) {

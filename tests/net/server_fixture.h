@@ -31,7 +31,8 @@ inline bool eventually(const std::function<bool()>& condition,
 }
 
 /// A server with routes: /hello answers at once, /echo sends the body back, /park keeps the
-/// responder in `parked`, /drop destroys it, /stream is a parked stream that has begun.
+/// responder in `parked`, /drop destroys it, /stream is a parked stream that has begun, all else is
+/// answered with 404.
 class HttpServerTest : public ::testing::Test {
  protected:
   void start(HttpServerOptions options = {}) {
@@ -51,16 +52,25 @@ class HttpServerTest : public ::testing::Test {
 
   void handle(HttpRequest request, std::shared_ptr<Responder> responder) {
     ++num_handled_;
+    {
+      const std::lock_guard lock(mutex_);
+      last_request_ = request;
+    }
     const std::string path(request.path());
     if (path == "/hello") return responder->respond(200, {}, "hello");
     if (path == "/echo") return responder->respond(200, {}, std::move(request.body));
     if (path == "/drop") return;
+    if (path != "/park" && path != "/stream") return responder->respond(404, {}, "");
     responder->on_disconnect([this] { ++num_disconnects_; });
     if (path == "/stream") responder->start_stream(200, {{"Content-Type", "text/event-stream"}});
     const std::lock_guard lock(mutex_);
     parked_.push_back(std::move(responder));
   }
 
+  HttpRequest last_request() {
+    const std::lock_guard lock(mutex_);
+    return last_request_;
+  }
   std::shared_ptr<Responder> parked(std::size_t index = 0) {
     const bool is_there = eventually([&] {
       const std::lock_guard lock(mutex_);
@@ -89,6 +99,7 @@ class HttpServerTest : public ::testing::Test {
   std::atomic<int> num_disconnects_ = 0;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Responder>> parked_;
+  HttpRequest last_request_;
   std::unique_ptr<HttpServer> server_;  // ends first: its thread uses the members above
 };
 
