@@ -12,6 +12,7 @@ namespace {
 constexpr int kMaxWholeDigits = 18;
 constexpr int kMaxDigits = 15;  // of a number with a point
 constexpr std::size_t kMaxNodes = 20'000;
+constexpr std::size_t kMaxFacts = 1'000'000;  // of all nodes
 
 /// The remainders that a prefix of a number may leave, where those that no more digits tell apart
 /// are one. A prefix that no digits can make a multiple leaves kNone.
@@ -81,7 +82,8 @@ class DigitGraph {
     start.remainders.resize(remainders_.size());
     index_of(std::move(start));
     for (std::size_t i = 0; i < todo_.size(); ++i) {
-      if (todo_.size() > kMaxNodes) return std::nullopt;
+      const std::size_t num_facts = todo_.size() * (marks_.size() + remainders_.size());
+      if (todo_.size() > kMaxNodes || num_facts > kMaxFacts) return std::nullopt;
       const Node& node = *todo_[i];
       add_digits(static_cast<int>(i), node);
       const bool is_whole = node.place == Place::kZero || node.place == Place::kWhole;

@@ -30,7 +30,7 @@ struct NumberSet {
 /// Exactly the set's numbers among those written without an exponent: integers of at most 18
 /// digits and, where fractions are allowed, numbers of at most 15 digits with a point (a 0 before
 /// it not counted), so that any reader's doubles are in the set, too. 0 has no sign. Nothing if it
-/// takes too many states: steps of very many remainders.
+/// takes too many states: steps of very many remainders, or very many holes.
 std::optional<ExprId> write_numbers(RuleSet& rules, const NumberSet& set, bool may_have_fraction);
 
 }  // namespace tandem::grammar

@@ -129,6 +129,17 @@ TEST(Sources, HostileOnesAreRefusedOrCompiledInBoundedTime) {
     defs += "\"d" + std::to_string(i) + "\":{\"allOf\":[" + next + "," + next + "]},";
   }
   defs += "\"d40\":{}}}";
+  std::string numbers, wide, keys, names;  // long lists that are compared with each other
+  for (int i = 0; i < 8'000; ++i) {
+    const std::string n = std::to_string(i);
+    numbers += (i > 0 ? "," : "") + n + ".5";
+    wide += (i > 0 ? "," : "") + std::string("{\"minimum\":") + n + "}";
+    keys += (i > 0 ? ",\"k" : "\"k") + n + "\":{}";
+    names += (i > 0 ? ",\"k" : "\"k") + n + "\"";
+  }
+  const std::string object =
+      "{\"properties\":{" + keys.substr(0, 60'000).substr(0, keys.find("\"k4000")) +
+      "\"z\":{}},\"required\":[" + names.substr(0, names.find(",\"k4000")) + "]}";
   const Source sources[] = {
       source(Kind::kRegex, "(a|b)*a(a|b){30}"),
       source(Kind::kRegex, "((((a{100}){100}){100}){100}){100}"),
@@ -152,12 +163,33 @@ TEST(Sources, HostileOnesAreRefusedOrCompiledInBoundedTime) {
              "{\"type\":\"object\",\"additionalProperties\":true,\"properties\":{\"" +
                  repeated("k", 100'000) + "\":{}}}"),
       source(Kind::kJsonSchema, "{\"enum\":[" + repeated("\"abcdefgh\",", 15'000) + "1]}"),
+      source(Kind::kJsonSchema, R"({"type":"number","not":{"enum":[)" + numbers + "]}}"),
+      source(Kind::kJsonSchema,
+             R"({"oneOf":[{"enum":[)" + numbers + R"(]},{"enum":[)" + numbers + "]}]}"),
+      source(Kind::kJsonSchema,
+             R"({"allOf":[{"enum":[)" + numbers + R"(]},{"enum":[)" + numbers + "]}]}"),
+      source(Kind::kJsonSchema, R"({"enum":[)" + numbers + "]}"),
+      source(Kind::kJsonSchema, R"({"not":{"enum":[)" + numbers + R"(]},"anyOf":[)" + wide + "]}"),
+      source(Kind::kJsonSchema, R"({"oneOf":[)" + wide + "]}"),
+      source(Kind::kJsonSchema, R"({"not":{"not":{"oneOf":[)" + wide + "]}}}"),
+      source(Kind::kJsonSchema, "{\"oneOf\":[" + object + "," + object + "]}"),
+      source(Kind::kJsonSchema, "{\"not\":{\"not\":" + object + "}}"),
+      source(Kind::kJsonSchema,
+             R"({"type":"array","items":{"minimum":0,"maximum":60,"type":"integer"},)"
+             R"("uniqueItems":true,"maxItems":2})"),
+      source(Kind::kJsonSchema, R"({"type":"array","contains":{"type":"object"},"minItems":1000})"),
+      source(Kind::kJsonSchema, repeated(R"({"not":)", 60) + "{}" + repeated("}", 60)),
+      source(Kind::kJsonSchema, R"({"not":{"$ref":"#"}})"),
+      source(Kind::kJsonSchema, R"({"if":{"$ref":"#"},"then":{"$ref":"#"},"else":{"$ref":"#"}})"),
+      source(Kind::kJsonSchema, R"({"oneOf":[{"$ref":"#"},{"$ref":"#"},{"type":"null"}]})"),
       source(Kind::kGbnf, std::string(Compiler::kMaxSourceBytes + 1, ' ')),
   };
   TrieWalker walker;
   for (const Source& hostile : sources) {
     SCOPED_TRACE(hostile.text.substr(0, 60));
+    const std::clock_t begin = std::clock();
     const auto made = compiler().compile(hostile);
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10.0);
     if (!made.ok()) continue;
     Matcher matcher(*made);
     std::vector<std::uint32_t> mask((*made)->mask_words());

@@ -92,7 +92,7 @@ bool is_valid_number(double number, const json::object& s) {
   };
   if (const auto* step = s.if_contains("multipleOf")) {  // as exact as doubles are
     const double quotient = number / step->to_number<double>();
-    if (std::abs(quotient - std::round(quotient)) > 1e-9 * std::max(1.0, std::abs(quotient))) {
+    if (std::abs(quotient - std::round(quotient)) > 1e-12 + 1e-15 * std::abs(quotient)) {
       return false;
     }
   }
@@ -109,10 +109,19 @@ bool is_valid_array(const json::array& array, const json::object& s, const json:
     return false;
   if (const auto* wanted = s.if_contains("contains")) {
     const auto* least = s.if_contains("minContains");
+    const auto* most = s.if_contains("maxContains");
     const auto count = std::count_if(array.begin(), array.end(), [&](const json::value& each) {
       return is_valid(each, *wanted, root);
     });
     if (count < (least == nullptr ? 1 : least->to_number<int>())) return false;
+    if (most != nullptr && count > most->to_number<int>()) return false;
+  }
+  if (const auto* unique = s.if_contains("uniqueItems"); unique && unique->as_bool()) {
+    for (std::size_t i = 0; i < array.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (equal(array[i], array[j])) return false;
+      }
+    }
   }
   const auto* first = s.if_contains("prefixItems");
   const auto* items = s.if_contains("items");
@@ -162,6 +171,30 @@ bool is_valid_object(const json::object& object, const json::object& s, const js
   return true;
 }
 
+bool is_valid_under_conditions(const json::value& value, const json::object& s,
+                               const json::value& root) {
+  if (const auto* condition = s.if_contains("if")) {
+    const auto* then = s.if_contains(is_valid(value, *condition, root) ? "then" : "else");
+    if (then != nullptr && !is_valid(value, *then, root)) return false;
+  }
+  const json::object* object = value.if_object();
+  const auto* names = s.if_contains("dependentRequired");
+  if (object != nullptr && names != nullptr) {
+    for (const auto& each : names->as_object()) {
+      for (const auto& other : each.value().as_array()) {
+        if (object->contains(each.key()) && !object->contains(other.as_string())) return false;
+      }
+    }
+  }
+  const auto* schemas = s.if_contains("dependentSchemas");
+  if (object != nullptr && schemas != nullptr) {
+    for (const auto& each : schemas->as_object()) {
+      if (object->contains(each.key()) && !is_valid(value, each.value(), root)) return false;
+    }
+  }
+  return true;
+}
+
 bool is_valid_under_lists(const json::value& value, const json::object& s,
                           const json::value& root) {
   const auto count = [&](const json::value& schemas) {
@@ -205,6 +238,7 @@ bool is_valid(const json::value& value, const json::value& schema, const json::v
     }
   }
   if (!is_valid_under_lists(value, s, root)) return false;
+  if (!is_valid_under_conditions(value, s, root)) return false;
   if (value.is_string()) return is_valid_string(text_of(value), s);
   if (value.is_number()) return is_valid_number(value.to_number<double>(), s);
   if (value.is_array()) return is_valid_array(value.as_array(), s, root);
