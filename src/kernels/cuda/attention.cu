@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "tandem/kernels/cuda/e4m3.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/row_math.cuh"
 
@@ -19,6 +20,7 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kTileQueries = 16;                   // (row, head) pairs of a tile
 constexpr int kScoreStride = kPageTokens + 4;      // against bank conflicts
 constexpr int kKeyWeightStride = kPageTokens + 8;  // likewise
+constexpr int kMergeThreads = 512;                 // of a row that is rounded
 constexpr float kLog2e = 1.4426950408889634f;
 
 /// Column tiles of V, eight columns each, of a warp; warps beyond D / 8 have none.
@@ -139,11 +141,33 @@ struct MergedBlocks {
     value = value * old_weight + part * new_weight;
     largest = fmaxf(largest, stat.x);
   }
-  __device__ void store(const HalfRows& out, int row, int col) const {
-    store_half4(out, row, col, value * (sum > 0 ? 1.0f / sum : 0.0f));
-    if (col == 0) out.scale[row] = 1.0f;
-  }
+  __device__ float4 mean() const { return value * (sum > 0 ? 1.0f / sum : 0.0f); }
 };
+
+/// Columns c .. c + 3 of query m, over the `count` blocks of a unit from block `first` on.
+__device__ MergedBlocks merged_blocks(const AttentionArguments& a, std::size_t first, int m, int c,
+                                      int count) {
+  const int d = a.head_size;
+  const float2* stats = a.partial_stats + first * kTileQueries + m;
+  const float* sums = a.partial_sums + (first * kTileQueries + m) * d + c;
+  MergedBlocks merged;
+#pragma unroll 1
+  for (int block = 0; block < count; block += 8) {
+    float2 stat[8];
+    float4 part[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (block + i >= count) break;
+      stat[i] = stats[(block + i) * kTileQueries];
+      part[i] = load4(sums + static_cast<std::size_t>(block + i) * kTileQueries * d);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (block + i < count) merged.take(stat[i], part[i]);
+    }
+  }
+  return merged;
+}
 
 /// Starts K and V of a page and KV head on their way into L2.
 template <int D>
@@ -251,27 +275,43 @@ __global__ void merge_kernel(AttentionArguments a, int first_tile, int max_block
   const BlockRange range = is_used ? visible_blocks(a, tile) : BlockRange{1, 0};
   wait_for_previous();
   if (!is_used) return;
-  const int count = range.last - range.first + 1;
-  const std::size_t unit = static_cast<std::size_t>(blockIdx.x) * max_blocks;
-  const float2* stats = a.partial_stats + unit * kTileQueries + m;
-  const float* sums = a.partial_sums + (unit * kTileQueries + m) * d + c;
-  MergedBlocks merged;
-#pragma unroll 1
-  for (int first = 0; first < count; first += 8) {
-    float2 stat[8];
-    float4 part[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (first + i >= count) break;
-      stat[i] = stats[(first + i) * kTileQueries];
-      part[i] = load4(sums + static_cast<std::size_t>(first + i) * kTileQueries * d);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (first + i < count) merged.take(stat[i], part[i]);
-    }
+  const MergedBlocks merged = merged_blocks(a, static_cast<std::size_t>(blockIdx.x) * max_blocks, m,
+                                            c, range.last - range.first + 1);
+  const int row = tile.first_row + m / ratio, col = (g * ratio + m % ratio) * d + c;
+  store_half4(out, row, col, merged.mean());
+  if (col == 0) out.scale[row] = 1.0f;
+}
+
+// The same, rounded to fp16 and then to e4m3 as round_rows() does: a block a (tile, row).
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_rounded_kernel(AttentionArguments a, int first_tile, int max_blocks, HalfRows out) {
+  __shared__ float4 values[kMostMergedCols / 4];
+  __shared__ float scratch[32];
+  let_next_start();
+  const AttentionTile tile = a.tiles[first_tile + blockIdx.x];
+  const int r = blockIdx.y, ratio = a.heads / a.kv_heads, d = a.head_size;
+  const bool is_used = r < tile.num_rows;
+  const BlockRange range = is_used ? visible_blocks(a, tile) : BlockRange{1, 0};
+  wait_for_previous();
+  if (!is_used) return;
+  float largest = 0.0f;
+  for (int i = threadIdx.x; i < a.heads * d / 4; i += blockDim.x) {
+    const int head = 4 * i / d, g = head / ratio;
+    const std::size_t unit = static_cast<std::size_t>(blockIdx.x) * a.kv_heads + g;
+    const float4 v = merged_blocks(a, unit * max_blocks, r * ratio + head % ratio, 4 * i % d,
+                                   range.last - range.first + 1)
+                         .mean();
+    const float2 low = __half22float2(__floats2half2_rn(v.x, v.y)),
+                 high = __half22float2(__floats2half2_rn(v.z, v.w));
+    values[i] = {low.x, low.y, high.x, high.y};
+    largest = fmaxf(largest, largest_of(values[i]));
   }
-  merged.store(out, tile.first_row + m / ratio, (g * ratio + m % ratio) * d + c);
+  const float scale = e4m3_scale(block_max(largest, scratch));
+  const int row = tile.first_row + r;
+  for (int i = threadIdx.x; i < a.heads * d / 4; i += blockDim.x) {
+    store_e4m3(out, row, 4 * i, values[i], scale);
+  }
+  if (threadIdx.x == 0) out.scale[row] = scale;
 }
 
 unsigned num_sms() {
@@ -300,6 +340,12 @@ void attention(const AttentionArguments& a, int first_tile, int num_tiles, int m
   const bool is_many = grid.x * grid.y > 2 * num_sms();
   const auto kernel = is_many ? choose.operator()<true>() : choose.operator()<false>();
   launch(kernel, grid, kThreads, 0, stream, a, first_tile, max_blocks);
+  if (out.form != InputForm::kHalf) {
+    const auto rows = static_cast<unsigned>(std::max(1, kTileQueries * a.kv_heads / a.heads));
+    launch(merge_rounded_kernel, dim3(static_cast<unsigned>(num_tiles), rows), kMergeThreads, 0,
+           stream, a, first_tile, max_blocks, out);
+    return;
+  }
   launch(merge_kernel, dim3(units, kTileQueries),
          static_cast<unsigned>(std::max(32, a.head_size / 4)), 0, stream, a, first_tile, max_blocks,
          out);

@@ -23,6 +23,13 @@ constexpr std::size_t attention_block_bytes(int head_size) {
   return std::size_t{16} * static_cast<std::size_t>(head_size) * sizeof(float);
 }
 
+/// Whether attention() rounds its output to e4m3 itself where out.form asks for it. One block has
+/// all of a row then: not for long texts.
+constexpr int kMostMergedCols = 4096, kMostMergedBlocks = 32;
+inline bool rounds_output(const AttentionArguments& a, int max_blocks) {
+  return a.heads * a.head_size <= kMostMergedCols && max_blocks <= kMostMergedBlocks;
+}
+
 /// out [rows, H*D] = softmax(q K^T) V for the rows of tiles [first_tile, first_tile + num_tiles),
 /// which see at most `max_blocks` key blocks each. Every block of 64 keys, aligned to absolute
 /// positions, is computed by itself and the blocks are merged in ascending order: a row's bits

@@ -100,7 +100,9 @@ class CudaBackend final : public Backend {
     kRouter,
     kExperts,
     kExpertGated,
-    kExpertRounded
+    kExpertRounded,
+    kCodes  // InputForm::kE4m3Codes: never memory that has held fp16, whose padding would be no
+            // zeros
   };
   /// What the device leaves for the host at the end of a step.
   struct Results {
@@ -147,6 +149,8 @@ class CudaBackend final : public Backend {
   // Operations (backend_ops.cc).
   /// Of max_rows rows, or of `entries` where experts have rows of their own.
   HalfRows half_rows(HalfUse use, int cols, int entries = 0);
+  /// The buffer of `use`, or for codes theirs, to be filled as `form` says.
+  HalfRows rows_of_form(InputForm form, HalfUse use, int cols);
   const GemmGroup& group(std::initializer_list<const Weight*> weights, bool whole_tiles = false);
   Partials multiply(const GemmGroup& g, const HalfRows& x, int rows);
   /// x as a product wants its inputs.
@@ -168,8 +172,8 @@ class CudaBackend final : public Backend {
   ExpertArguments expert_arguments(const MoeWeights& w);
   void set_pending(const Partials& delta, const Weight* post_norm, float scale, bool replace,
                    Rows x);
-  void attend(const AttentionSpec& spec, const HalfRows& out, int rows, RowSet set,
-              bool is_written);
+  /// In `form`, if attention() can round to it.
+  HalfRows attend(const AttentionSpec& spec, InputForm form, int rows, RowSet set, bool is_written);
   KvView kv_view(const AttentionSpec& spec) const;
   const DeviceRow* rows(RowSet set) const {
     return set == RowSet::kStep ? block_.rows() : draft_rows_.as<DeviceRow>();

@@ -207,7 +207,7 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& view, 
     return core::Result<std::unique_ptr<Weight>>(std::make_unique<CudaWeight>(
         std::move(table), static_cast<int>(view.rows()), static_cast<int>(view.cols())));
   }
-  TANDEM_ASSIGN(const BrickKind kind, brick_kind(view, name));
+  TANDEM_ASSIGN(const BrickKind kind, brick_kind(view, role, name));
   auto packed = pack_bricks(view, kind);
   if (!packed.ok()) return packed.status().with_context(name);
   const MatrixView& matrix = packed->view;

@@ -50,6 +50,12 @@ HalfRows CudaBackend::half_rows(HalfUse use, int cols, int entries) {
   return buffer.view;
 }
 
+HalfRows CudaBackend::rows_of_form(InputForm form, HalfUse use, int cols) {
+  HalfRows out = half_rows(form == InputForm::kE4m3Codes ? HalfUse::kCodes : use, cols);
+  out.form = form;
+  return out;
+}
+
 const GemmGroup& CudaBackend::group(std::initializer_list<const Weight*> weights,
                                     bool whole_tiles) {
   std::vector<const Weight*> key(weights);
@@ -80,7 +86,9 @@ Partials CudaBackend::multiply(const GemmGroup& g, const HalfRows& x, int rows) 
 
 HalfRows CudaBackend::rounded_input(InputForm form, const HalfRows& x, int rows, int entries) {
   if (form == x.form) return x;
-  const HalfUse use = entries > 0 ? HalfUse::kExpertRounded : HalfUse::kRounded;
+  const HalfUse use = form == InputForm::kE4m3Codes ? HalfUse::kCodes
+                      : entries > 0                 ? HalfUse::kExpertRounded
+                                                    : HalfUse::kRounded;
   const HalfRows out = round_rows(x, rows, form, half_rows(use, x.cols, entries), stream_);
   check_launch();
   return out;
@@ -123,8 +131,8 @@ void CudaBackend::flush_pending() {
 HalfRows CudaBackend::next_input(HalfUse use, Rows x, const Weight* norm, InputForm form,
                                  float* plain) {
   if (pending_x_.data != x.data || pending_x_.rows != x.rows) flush_pending();
-  HalfRows out = plain == nullptr ? half_rows(use, x.cols) : HalfRows{};
-  if (form == InputForm::kE4m3Rows && !pending_ple_) out.form = form;
+  if (!is_e4m3_rows(form) || pending_ple_) form = InputForm::kHalf;
+  HalfRows out = plain == nullptr ? rows_of_form(form, use, x.cols) : HalfRows{};
   settle(x, norm, out, plain);
   return out;
 }
@@ -180,14 +188,13 @@ void CudaBackend::attention(const AttentionWeights& w, const AttentionSpec& spec
   qkv_finish(heads, rows(x.set), n, kept, kv_view(spec), queries_.as<half>(), stream_);
   check_launch();
   if (kept == 0) return;
-  const HalfRows attended = half_rows(HalfUse::kAttended, spec.heads * spec.head_size);
-  attend(spec, attended, kept, x.set, writes_kv);
+  const HalfRows attended = attend(spec, out.input(), kept, x.set, writes_kv);
   set_pending(multiply(out, attended, kept), w.post_norm, 1.0F, false,
               x.prefix(std::min(kept, x.rows)));
 }
 
-void CudaBackend::attend(const AttentionSpec& spec, const HalfRows& out, int n, RowSet set,
-                         bool is_written) {
+HalfRows CudaBackend::attend(const AttentionSpec& spec, InputForm form, int n, RowSet set,
+                             bool is_written) {
   cudaError_t error = cudaSuccess;
   const StepBlock::Tiles tiles =
       block_.tiles(spec.heads / spec.kv_heads, set, host_, stream_, error);
@@ -213,21 +220,25 @@ void CudaBackend::attend(const AttentionSpec& spec, const HalfRows& out, int n, 
   const std::size_t unit_bytes = attention_block_bytes(spec.head_size) *
                                  static_cast<std::size_t>(max_blocks) *
                                  static_cast<std::size_t>(spec.kv_heads);
+  if (!is_e4m3_rows(form) || !rounds_output(a, max_blocks)) form = InputForm::kHalf;
+  const HalfRows out = rows_of_form(form, HalfUse::kAttended, spec.heads * spec.head_size);
   const int batch = std::clamp(static_cast<int>(attention_sums_.size() / unit_bytes), 1, num_tiles);
   for (int first = 0; first < num_tiles; first += batch) {
     cuda::attention(a, first, std::min(batch, num_tiles - first), max_blocks, out, stream_);
   }
   check_launch();
+  return out;
 }
 
 HalfRows CudaBackend::gated_input(const GemmGroup& gate_up, const GemmGroup& down,
                                   const FfnWeights& w, Rows x) {
   const int width = static_cast<int>(w.gate->rows()), n = count(x);
   const Partials p = multiply(gate_up, next_input(HalfUse::kNormed, x, w.norm, gate_up.input()), n);
-  HalfRows gated = half_rows(HalfUse::kGated, width);
-  if (down.input() == InputForm::kE4m3Rows && width <= kMostGatedCols) {
-    gated =
-        gated_rows(p, gate_up.first_tile(1), nullptr, 0, n, width, gated, broken(x.set), stream_);
+  const bool is_rounded = is_e4m3_rows(down.input()) && width <= kMostGatedCols;
+  const HalfRows gated =
+      rows_of_form(is_rounded ? down.input() : InputForm::kHalf, HalfUse::kGated, width);
+  if (is_rounded) {
+    gated_rows(p, gate_up.first_tile(1), nullptr, 0, n, width, gated, broken(x.set), stream_);
   } else {
     geglu(p, gate_up.first_tile(1), n, width, gated, broken(x.set), stream_);
   }
@@ -250,7 +261,10 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
   // Both ways have what they need before a step with other rows is recorded.
   const GemmGroup& gate_group = group({w.gate});
   const GemmGroup& projection_group = group({w.projection});
-  HalfRows gated = half_rows(HalfUse::kPleGated, gate.rows);
+  const InputForm form = projection_group.input();
+  const bool is_rounded = is_e4m3_rows(form);
+  const HalfRows gated =
+      rows_of_form(is_rounded ? form : InputForm::kHalf, HalfUse::kPleGated, gate.rows);
   half_rows(HalfUse::kPle, x.cols);
   const auto [most_rows, is_new] = ple_block_rows_.emplace(w.gate, 0);
   if (is_new) most_rows->second = ple_block_rows(gate, projection);
@@ -265,8 +279,8 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
   }
   const Partials p =
       multiply(gate_group, next_input(HalfUse::kPle, x, nullptr, gate_group.input()), n);
-  if (projection_group.input() == InputForm::kE4m3Rows) {
-    gated = gated_rows(p, 0, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
+  if (is_rounded) {
+    gated_rows(p, 0, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
   } else {
     gated_ple(p, inputs, ple.cols, n, gate.rows, gated, broken(x.set), stream_);
   }

@@ -55,7 +55,7 @@ std::size_t CudaBackend::packed_bytes(const WeightView& view, WeightRole role) c
   if (role == WeightRole::kVector || role == WeightRole::kTokenIds)
     return size(static_cast<int>(view.tensor.elements())) * sizeof(float);
   if (role == WeightRole::kTable && tables_on_host_) return 0;
-  const auto kind = brick_kind(view, "");
+  const auto kind = brick_kind(view, role, "");
   if (!kind.ok()) return view.bytes();  // pack() will refuse it
   const MatrixView matrix = {nullptr, *kind, static_cast<int>(view.rows()),
                              static_cast<int>(view.cols())};

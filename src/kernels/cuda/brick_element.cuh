@@ -59,9 +59,6 @@ __host__ __device__ inline int e4m3_at(const FragmentSlot& f) {  // F8
   return ((f.warp * 8 + f.step / 2) * 32 + f.lane) * 16 + f.step % 2 * 8 + f.reg / 2 * 4 +
          2 * f.half + 1 - f.reg % 2;
 }
-__host__ __device__ inline int value_at(const FragmentSlot& f) {  // F16, in halves
-  return ((f.warp * 16 + f.step) * 32 + f.lane) * 8 + 2 * f.reg + f.half;
-}
 
 __device__ inline float e4m3_value(std::uint8_t code) {
   const int bits = (code & 0x80) << 8 | (code & 0x7f) << 7;
@@ -103,7 +100,9 @@ __device__ inline float brick_value(BrickKind kind, const std::uint8_t* brick, i
       return e2m1_value(bits_at(brick, fp4_at(f), 15)) *
              e4m3_value(brick[8192 + scale_word_at(row, k / 64) + k / 16 % 4]) / 256.0f;
     case BrickKind::kF16:
-      return __half2float(reinterpret_cast<const half*>(brick)[value_at(f)]);
+      return half_at(brick + strip_at(row, 2 * k));
+    case BrickKind::kE4m3:
+      return e4m3_value(brick[strip_at(row, k)]);
   }
   return 0.0f;
 }

@@ -125,22 +125,19 @@ struct BrickReader<BrickKind::kFp4> {
   }
 };
 
-/// F16: [warp][k-step][lane][4 registers].
+/// F16: strips, of which a chunk is one; a register of all lanes is a core matrix.
 template <>
 struct BrickReader<BrickKind::kF16> {
-  const uint4* values;
-  const uint4* chunk_values;
+  const std::uint32_t* values;
+  const std::uint32_t* chunk_values;
 
   __device__ void begin(const std::uint8_t* brick, int warp, int lane) {
-    values = reinterpret_cast<const uint4*>(brick) + warp * 512 + lane;
+    values = reinterpret_cast<const std::uint32_t*>(brick + strip_at(16 * warp, 0)) + lane;
   }
-  __device__ void load(int chunk) { chunk_values = values + 128 * chunk; }
+  __device__ void load(int chunk) { chunk_values = values + kStripBytes / 4 * chunk; }
   __device__ void fragment(int step, std::uint32_t (&a)[4]) {
-    const uint4 v = chunk_values[32 * step];
-    a[0] = v.x;
-    a[1] = v.y;
-    a[2] = v.z;
-    a[3] = v.w;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = chunk_values[(2 * step + i / 2) * 32 + i % 2 * 256];
   }
 };
 

@@ -15,9 +15,39 @@ __host__ __device__ int groups_of(int size) {
   return size % kGroupRows == 0 ? size / kGroupRows : size / kGroupRows + 2;
 }
 
+/// The search for the least of the `top` largest keys, a digit of eight bits at a time.
+struct DigitSearch {
+  int histogram[256];
+  unsigned long long least;  // its digits so far
+  int left;                  // keys to find among those that begin with them
+  bool is_done;              // all that begin with them are among the largest
+};
+
+/// The digit at `shift`, by the first warp.
+__device__ void find_digit(DigitSearch& s, int shift) {
+  constexpr int kDigits = 8;  // of a lane, from 255 down
+  const int lane = threadIdx.x % 32, last = 255 - kDigits * lane;
+  int mine = 0;
+  for (int i = 0; i < kDigits; ++i) mine += s.histogram[last - i];
+  int upto = mine;
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, upto, offset);
+    if (lane >= offset) upto += before;
+  }
+  const int left = s.left;
+  __syncwarp();
+  if (upto < left || upto - mine >= left) return;  // another lane's
+  int above = upto - mine, digit = last;
+  while (above + s.histogram[digit] < left) above += s.histogram[digit--];
+  s.least |= static_cast<unsigned long long>(digit) << shift;
+  s.left = left - above;
+  s.is_done = s.histogram[digit] == left - above;
+}
+
 // A block a row. Keys differ, so that exactly `top` reach the largest value that `top` of them
-// reach; it is found bit by bit.
+// reach.
 __global__ void __launch_bounds__(kTopThreads) top_clusters_kernel(CentroidArguments a) {
+  __shared__ DigitSearch search;
   __shared__ int found;
   after_previous();
   const int row = blockIdx.x;
@@ -27,20 +57,32 @@ __global__ void __launch_bounds__(kTopThreads) top_clusters_kernel(CentroidArgum
     const float values[4] = {sums.x, sums.y, sums.z, sums.w};
     for (int i = 0; i < 4 && c + i < a.clusters; ++i) order[c + i] = order_key(values[i], c + i);
   }
-  if (threadIdx.x == 0) found = 0;
-  __syncthreads();
-  unsigned long long least = 0;
-  for (int bit = 63; bit >= 0; --bit) {
-    const unsigned long long candidate = least | 1ULL << bit;
-    int count = 0;
-    for (int first = 0; first < a.clusters; first += kTopThreads) {
-      const int c = first + static_cast<int>(threadIdx.x);
-      count += __syncthreads_count(c < a.clusters && order[c] >= candidate);
+  if (threadIdx.x == 0) {
+    found = 0;
+    search.least = 0;
+    search.left = a.top;
+    search.is_done = false;
+  }
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    if (threadIdx.x < 256) search.histogram[threadIdx.x] = 0;
+    __syncthreads();
+    if (search.is_done) break;
+    const unsigned long long least = search.least;
+    for (int c = threadIdx.x; c < a.clusters; c += kTopThreads) {
+      const unsigned long long key = order[c];
+      if (shift < 56 && (key ^ least) >> (shift + 8) != 0) continue;
+      const int digit = static_cast<int>(key >> shift & 255);
+      const unsigned alike = __match_any_sync(__activemask(), digit);
+      if (threadIdx.x % 32 == __ffs(static_cast<int>(alike)) - 1) {
+        atomicAdd(&search.histogram[digit], __popc(alike));
+      }
     }
-    if (count >= a.top) least = candidate;
+    __syncthreads();
+    if (threadIdx.x < 32) find_digit(search, shift);
+    __syncthreads();
   }
   for (int c = threadIdx.x; c < a.clusters; c += kTopThreads) {
-    if (order[c] >= least) a.chosen[row * a.top + atomicAdd(&found, 1)] = c;
+    if (order[c] >= search.least) a.chosen[row * a.top + atomicAdd(&found, 1)] = c;
   }
 }
 
@@ -87,6 +129,8 @@ __device__ float2 multiply_group(const MatrixView& table, int group, const HalfR
       return multiply_group<BrickKind::kFp4>(table, group, x, row);
     case BrickKind::kF16:
       return multiply_group<BrickKind::kF16>(table, group, x, row);
+    case BrickKind::kE4m3:  // of linears alone
+      break;
   }
   return {};
 }

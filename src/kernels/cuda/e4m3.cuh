@@ -22,4 +22,21 @@ __device__ inline std::uint32_t e4m3_pair(float a, float b, float scale, float f
   return as_bits(__floats2half2_rn(values.x * factor, values.y * factor));
 }
 
+/// Four columns of a row from `col` on, a multiple of 4, rounded with the row's scale, as out.form
+/// stores codes.
+__device__ inline void store_e4m3(const HalfRows& out, int row, int col, float4 v, float scale) {
+  if (out.form == InputForm::kE4m3Codes) {
+    const auto pair = [scale](float a, float b) {
+      return static_cast<std::uint32_t>(
+          __nv_cvt_float2_to_fp8x2({a / scale, b / scale}, __NV_SATFINITE, __NV_E4M3));
+    };
+    auto* codes = reinterpret_cast<std::uint8_t*>(out.data);
+    *reinterpret_cast<std::uint32_t*>(codes + code_index(row, col, out.row_tiles)) =
+        pair(v.x, v.y) | pair(v.z, v.w) << 16;
+  } else {
+    *reinterpret_cast<uint2*>(out.data + activation_index(row, col, out.row_tiles)) = {
+        e4m3_pair(v.x, v.y, scale, 1.0f), e4m3_pair(v.z, v.w, scale, 1.0f)};
+  }
+}
+
 }  // namespace tandem::kernels::cuda

@@ -1,87 +1,104 @@
-#include <cooperative_groups.h>
-
-#include "tandem/kernels/cuda/e4m3.cuh"
 #include "tandem/kernels/cuda/gated_rows.h"
+
+#include <algorithm>
+
+#include "tandem/core/check.h"
+#include "tandem/kernels/cuda/cluster.cuh"
+#include "tandem/kernels/cuda/e4m3.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
+#include "tandem/kernels/cuda/two_sums.cuh"
 
 namespace tandem::kernels::cuda {
 namespace {
 
-constexpr int kCtas = 8;  // of a row: a cluster, which shares the row's largest value
-constexpr int kMostThreads = 512;
-constexpr int kQuads = 2;  // of columns, of a thread
-static_assert(kCtas * kMostThreads * kQuads * 4 == kMostGatedCols);
+constexpr int kMostRanks = 8;  // blocks of a row: a cluster, which shares the row's largest value
+constexpr int kMostThreads = 320;
+constexpr int kMostQuads = 2560;  // of columns, of a block: its values wait in shared memory
+constexpr int kMostTiles = kMostGatedCols / kTileRows;
+constexpr int kWantedBlocks = 256;  // two an SM
+static_assert(kMostRanks * kMostQuads * 4 >= kMostGatedCols);
 
-struct Quad {
-  float v[4];
-};
-
-__device__ Quad quad(float4 v) {
-  return {{v.x, v.y, v.z, v.w}};
-}
-
-__global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kMostThreads)
+/// kPle: `up` is what the per-layer embeddings give.
+template <bool kPle>
+__global__ void __launch_bounds__(kMostThreads, 2)
     gated_rows_kernel(Partials p, int up_tile, const float* ple, int ple_stride, int cols,
                       HalfRows out, std::int32_t* broken) {
-  __shared__ float scratch[32], largest_here;
-  const int row = blockIdx.y;
-  TileParts gate_parts[kQuads] = {}, up_parts[kQuads] = {};
-  Quad values[kQuads] = {};
-  const auto each = [&](auto&& body) {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      const int c = 4 * static_cast<int>((i * kCtas + blockIdx.x) * blockDim.x + threadIdx.x);
-      if (c < cols) body(i, c);
-    }
-  };
-  each([&](int i, int c) {
-    gate_parts[i] = p.parts[c / kTileRows];
-    if (ple == nullptr) up_parts[i] = p.parts[up_tile + c / kTileRows];
-  });
-  after_previous();
-  float largest = 0.0f;
-  each([&](int i, int c) {
-    const Quad gate = quad(sum_parts(p, gate_parts[i], row, c % kTileRows));
-    const Quad up =
-        quad(ple == nullptr ? sum_parts(p, up_parts[i], row, c % kTileRows)
-                            : *reinterpret_cast<const float4*>(
-                                  ple + static_cast<std::size_t>(row) * ple_stride + c));
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      values[i].v[j] = gelu_tanh(gate.v[j]) * up.v[j];
-      const float size = fabsf(values[i].v[j]);
-      if (!(size <= 3.0e38f)) broken[row] = 1;
-      largest = fmaxf(largest, size);
-    }
-  });
-  largest = block_max(largest, scratch);
-  if (threadIdx.x == 0) largest_here = largest;
-  const auto cluster = cooperative_groups::this_cluster();
-  cluster.sync();
-  for (int i = 0; i < kCtas; ++i) {
-    largest = fmaxf(largest, *cluster.map_shared_rank(&largest_here, i));
+  extern __shared__ float4 values[];
+  __shared__ TileParts gate_parts[kMostTiles], up_parts[kMostTiles];
+  __shared__ float scratch[32];
+  __shared__ float2 inbox[kMostRanks];
+  __shared__ std::uint64_t sent;
+  let_next_start();
+  const int row = blockIdx.y, ranks = gridDim.x, quads = (cols + 3) / 4;
+  const int share = (quads + ranks - 1) / ranks, first = static_cast<int>(blockIdx.x) * share;
+  const int count = min(share, quads - first);
+  for (int i = threadIdx.x; i < (cols + kTileRows - 1) / kTileRows; i += blockDim.x) {
+    gate_parts[i] = p.parts[i];
+    if (!kPle) up_parts[i] = p.parts[up_tile + i];
   }
-  cluster.sync();  // nobody leaves before all have read
+  if (threadIdx.x == 0) {
+    mbarrier_init(&sent, 1);
+    fence_barrier_init();
+    mbarrier_expect(&sent, ranks * static_cast<int>(sizeof(float2)));
+  }
+  __syncthreads();
+  cluster_begin();
+  wait_for_previous();
+  float largest = 0.0f;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int c = 4 * (first + i), tile = c / kTileRows, n = c % kTileRows;
+    float4 gate, up;
+    if constexpr (kPle) {
+      up = load4(ple + static_cast<std::size_t>(row) * ple_stride + c);
+      gate = sum_parts(p, gate_parts[tile], row, n);
+    } else {
+      sum_two_parts<3>(p, row, gate_parts[tile], n, up_parts[tile], n, gate, up);
+    }
+    const float4 v = gelu4(gate) * up;
+    values[i] = v;
+    if (!(largest_of(v) <= 3.0e38f)) broken[row] = 1;
+    largest = fmaxf(largest, largest_of(v));
+  }
+  largest = block_max(largest, scratch);
+  const int rank = static_cast<int>(threadIdx.x);
+  if (rank < ranks) {
+    send(remote_address(&inbox[blockIdx.x], rank), remote_address(&sent, rank), largest, 0.0f);
+  }
+  wait_for_messages(&sent);
+  for (int i = 0; i < ranks; ++i) largest = fmaxf(largest, inbox[i].x);
   const float scale = e4m3_scale(largest);
-  each([&](int i, int c) {
-    uint2 halves = {e4m3_pair(values[i].v[0], values[i].v[1], scale, 1.0f),
-                    e4m3_pair(values[i].v[2], values[i].v[3], scale, 1.0f)};
-    *reinterpret_cast<uint2*>(out.data + activation_index(row, c, out.row_tiles)) = halves;
-    if (c == 0) out.scale[row] = scale;
-  });
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    store_e4m3(out, row, 4 * (first + i), values[i], scale);
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) out.scale[row] = scale;
+}
+
+int round_up(int n, int to) {
+  return (n + to - 1) / to * to;
 }
 
 }  // namespace
 
-HalfRows gated_rows(const Partials& p, int up_tile, const float* ple, int ple_stride, int rows,
-                    int cols, HalfRows out, std::int32_t* broken, cudaStream_t stream) {
-  const int quads = (cols + 3) / 4, per_cta = (quads + kCtas - 1) / kCtas;
-  const int threads = (per_cta + 31) / 32 * 32;
-  const int used = threads <= kMostThreads ? threads : kMostThreads;
-  launch(gated_rows_kernel, dim3(kCtas, static_cast<unsigned>(rows)), static_cast<unsigned>(used),
-         0, stream, p, up_tile, ple, ple_stride, cols, out, broken);
-  out.form = InputForm::kE4m3Rows;
-  return out;
+void gated_rows(const Partials& p, int up_tile, const float* ple, int ple_stride, int rows,
+                int cols, const HalfRows& out, std::int32_t* broken, cudaStream_t stream) {
+  TANDEM_CHECK(cols <= kMostGatedCols, "a row fits its blocks");
+  // As many blocks as have a quad a thread, but no more than the device holds at once.
+  const int quads = (cols + 3) / 4;
+  int ranks = kMostRanks;
+  while (ranks > 1 && quads <= ranks / 2 * kMostQuads &&
+         (ranks * rows > kWantedBlocks || quads <= ranks / 2 * 128)) {
+    ranks /= 2;
+  }
+  const int share = (quads + ranks - 1) / ranks;
+  const int passes = (share + kMostThreads - 1) / kMostThreads;
+  const int threads = round_up((share + passes - 1) / passes, 32);
+  cudaLaunchAttribute attributes[2] = {};
+  const cudaLaunchConfig_t config =
+      cluster_launch(ranks, dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(rows)),
+                     static_cast<unsigned>(threads),
+                     static_cast<std::size_t>(share) * sizeof(float4), stream, attributes);
+  const auto kernel = ple == nullptr ? gated_rows_kernel<false> : gated_rows_kernel<true>;
+  cudaLaunchKernelEx(&config, kernel, p, up_tile, ple, ple_stride, cols, out, broken);
 }
 
 }  // namespace tandem::kernels::cuda

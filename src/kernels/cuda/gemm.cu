@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kMathThreads + 32, 2) narrow_kernel(GemmArgume
 
 template <bool kLargestOnly>
 void launch_gemm(const GemmArguments& g, int rows, cudaStream_t stream) {
+  if (launch_dense(g, rows, kLargestOnly, stream)) return;
   if (rows > kNarrowRows && launch_wide(g, rows, kLargestOnly, stream)) return;
   if (rows <= 8) {
     launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream);
@@ -62,6 +63,7 @@ core::Status prepare_gemm() {
   TANDEM_TRY(prepare_schedule<2>());
   TANDEM_TRY(prepare_schedule<4>());
   TANDEM_TRY(prepare_schedule<8>());
+  TANDEM_TRY(prepare_dense());
   return prepare_wide();
 }
 
@@ -85,6 +87,8 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
     group.unit_bytes_ = std::max(group.unit_bytes_, unit_bytes);
     group.num_tiles_ += m.tiles();
   }
+  // Of plain values a CTA has an SM for itself: half as many parts to store and to add.
+  if (has_dense_schedule(matrices)) num_ctas /= 2;
   const long long units =
       static_cast<long long>(whole_tiles ? 1 : group.superblocks_) * group.num_tiles_;
   group.runs_ = static_cast<int>(std::min<long long>(num_ctas, units));

@@ -95,6 +95,9 @@ __device__ inline float4 sum_parts(const Partials& p, int row, int tile, int n) 
 }
 #endif
 
+/// Whether the device has the instruction that kE4m3 bricks are for.
+bool has_wgmma();
+
 /// Readies every schedule for its largest shared memory. Once, before the first product.
 core::Status prepare_gemm();
 

@@ -69,7 +69,7 @@ struct Largest {
       }
     }
   }
-  __device__ void store(const LargestOutputs& out, int first_row, int warp, int lane) {
+  __device__ void store(const GemmArguments& g, int run, int first_row, int lane) {
 #pragma unroll
     for (int i = 0; i < 2 * NT; ++i) {
       unsigned long long key = order_key(value[i / 2][i % 2], id[i / 2][i % 2]);
@@ -78,7 +78,7 @@ struct Largest {
         key = other > key ? other : key;
       }
       const std::size_t row = first_row + i / 2 * 8 + 2 * (lane % 4) + i % 2;
-      if (lane < 4) out.keys[row * 8 * gridDim.x + 8 * blockIdx.x + warp] = key;
+      if (lane < 4) g.largest.keys[(row * g.runs + run) * 8 + threadIdx.x / 32] = key;
     }
   }
 };

@@ -25,6 +25,11 @@ struct StageBudget {
 };
 const StageBudget& stage_budget();
 
+/// Bricks of plain values, for any number of rows (dense_products.cu); false as below.
+bool has_dense_schedule(const std::vector<MatrixView>& matrices);
+bool launch_dense(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream);
+core::Status prepare_dense();
+
 /// wgmma, for many rows; false where the device or the weights' form has no such schedule.
 bool launch_wide(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream);
 core::Status prepare_wide();
@@ -175,6 +180,8 @@ __device__ void multiply_run(const GemmArguments& g) {
       case BrickKind::kF16:
         Schedule::template multiply<BrickKind::kF16, NT>(brick, x, warp, lane, acc);
         break;
+      case BrickKind::kE4m3:  // dense_products.cu
+        break;
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(&empty[s]);
@@ -193,8 +200,7 @@ __device__ void multiply_run(const GemmArguments& g) {
     ++tile;
     scales = output_scales(g, tile, first_output);
   }
-  if constexpr (kLargestOnly)
-    largest.store(g.largest, first_row, static_cast<int>(threadIdx.x) / 32, lane);
+  if constexpr (kLargestOnly) largest.store(g, share.first_run, first_row, lane);
 }
 
 /// A launch of `kernel`, whose CTAs have NT * 8 rows, on as many stages as fit; false if two do

@@ -48,16 +48,6 @@ __global__ void __launch_bounds__(kMathThreads + 32, NT <= 8 ? 2 : 1) wide_kerne
 #endif
 }
 
-bool has_wgmma() {
-  static const bool has = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9;
-  }();
-  return has;
-}
-
 template <int NT>
 bool launch_rows(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
   return launch_run<NT>(largest_only ? wide_kernel<NT, true> : wide_kernel<NT, false>, g, rows,
@@ -74,6 +64,16 @@ core::Status prepare_rows() {
 }
 
 }  // namespace
+
+bool has_wgmma() {
+  static const bool has = [] {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major == 9;
+  }();
+  return has;
+}
 
 bool launch_wide(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
   if (!has_wgmma()) return false;

@@ -3,7 +3,7 @@
 #include "tandem/kernels/cuda/head_rows.h"
 
 #include "tandem/kernels/cuda/launch.cuh"
-#include "tandem/kernels/cuda/row_math.cuh"
+#include "tandem/kernels/cuda/two_sums.cuh"
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -11,46 +11,6 @@ namespace {
 /// Place of `dim` in a row of q: the two k-steps that a lane reads at once lie together.
 __device__ int pair_index(int dim) {
   return dim / 32 * 32 + dim % 8 / 2 * 8 + dim / 16 % 2 * 4 + dim % 16 / 8 * 2 + dim % 2;
-}
-
-/// Two sums of a row as sum_parts() makes them, with the loads of both in flight at once. Kernels
-/// of microseconds pay for code, not for loops: one for the parts that both have, one for the rest.
-__device__ void sum_two_parts(const Partials& p, int row, TileParts first, int first_n,
-                              TileParts second, int second_n, float4& x, float4& y) {
-  constexpr int kAhead = 5;
-  const std::size_t step = static_cast<std::size_t>(p.max_rows) * (kTileRows / 4);
-  const auto begin = [&](TileParts parts, int n) {
-    return reinterpret_cast<const float4*>(
-        p.data + (static_cast<std::size_t>(parts.first_slot) * p.max_rows + row) * kTileRows + n);
-  };
-  const float4 *a = begin(first, first_n), *b = begin(second, second_n);
-  const float scale = p.row_scale[row];
-  const int both = min(first.count, second.count);
-  x = y = {};
-#pragma unroll 1
-  for (int i = 0; i < both; i += kAhead) {
-    float4 u[kAhead], v[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (i + j < both) {
-        u[j] = a[(i + j) * step];
-        v[j] = b[(i + j) * step];
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (i + j < both) {
-        x = x + u[j];
-        y = y + v[j];
-      }
-    }
-  }
-#pragma unroll 1
-  for (int i = both; i < first.count; ++i) x = x + a[i * step];
-#pragma unroll 1
-  for (int i = both; i < second.count; ++i) y = y + b[i * step];
-  x = x * scale;
-  y = y * scale;
 }
 
 enum class HeadRole { kQuery, kKey, kValue };
@@ -111,8 +71,8 @@ struct HeadRow {
   __device__ void finish(const HeadInputs& in) {
     each([&](int i, int dim) {
       const int n = first_output + dim, partner = n + D / 2;
-      sum_two_parts(in.sums, row, low_parts[i], n % kTileRows, high_parts[i], partner % kTileRows,
-                    low[i], high[i]);
+      sum_two_parts<5>(in.sums, row, low_parts[i], n % kTileRows, high_parts[i],
+                       partner % kTileRows, low[i], high[i]);
     });
     float squares = 0.0f;
 #pragma unroll

@@ -12,12 +12,13 @@ namespace tandem::kernels::cuda {
 
 /// Packed form of a weight; chosen from its dtype at load, never by the number of rows.
 enum class BrickKind : std::int32_t {
-  kQ4K,  ///< 4-bit codes, 6-bit scales and offsets per 32 (Q4_K)
-  kQ6K,  ///< 6-bit codes, 8-bit scales per 16 (Q6_K)
-  kQ8,   ///< 8-bit codes, one fp16 scale per 32 (Q8_0, Q5_0, Q4_0, IQ4_NL: exact)
-  kF8,   ///< e4m3 codes, one fp16 factor per 128 (F8_E4M3)
-  kFp4,  ///< E2M1 codes, one e4m3 scale per 16 (NVFP4, MXFP4)
-  kF16,  ///< fp16 values (all other types, rounded to fp16)
+  kQ4K,   ///< 4-bit codes, 6-bit scales and offsets per 32 (Q4_K)
+  kQ6K,   ///< 6-bit codes, 8-bit scales per 16 (Q6_K)
+  kQ8,    ///< 8-bit codes, one fp16 scale per 32 (Q8_0, Q5_0, Q4_0, IQ4_NL: exact)
+  kF8,    ///< e4m3 codes, one fp16 factor per 128 (F8_E4M3)
+  kFp4,   ///< E2M1 codes, one e4m3 scale per 16 (NVFP4, MXFP4)
+  kF16,   ///< fp16 values (all other types, rounded to fp16)
+  kE4m3,  ///< e4m3 codes as they are (F8_E4M3 with scales of rows alone, where wgmma reads them)
 };
 
 // A brick is 64 outputs x 256 K. Bytes: codes, scales per row, fp16 scales of scales.
@@ -40,8 +41,20 @@ __host__ __device__ constexpr int brick_bytes(BrickKind kind) {
       return 8192 + 1024;
     case BrickKind::kF16:
       return 32768;
+    case BrickKind::kE4m3:
+      return 16384;
   }
   return 0;
+}
+
+// Bricks of plain values, kF16 and kE4m3, consist of strips: 64 outputs x 128 bytes of K, in core
+// matrices of 8 outputs x 16 bytes, as wgmma reads them (dense_products.cu).
+constexpr int kStripCols = 128;  ///< bytes
+constexpr int kStripBytes = kBrickRows * kStripCols;
+/// Byte `col` of a row of a brick of plain values.
+__host__ __device__ inline int strip_at(int row, int col) {
+  return col / kStripCols * kStripBytes + row / 8 * 1024 + col % kStripCols / 16 * 128 +
+         row % 8 * 16 + col % 16;
 }
 
 /// What a 1 in the fragments of a brick stands for: sums are times this.
@@ -67,11 +80,23 @@ __host__ __device__ inline std::size_t activation_index(int row, int k, int row_
   return tile * 2048 + k % 256 / 8 * 64 + row % 8 * 8 + k % 8;
 }
 
-/// To what a product's weights want its inputs rounded (kernels::WeightView::e4m3_group).
-enum class InputForm : std::int32_t { kHalf, kE4m3Rows, kE4m3Blocks };
+/// Index of the code of element (row, k) in activations of InputForm::kE4m3Codes: strips of eight
+/// rows, in the order [k / 128][row / 8].
+__host__ __device__ inline std::size_t code_index(int row, int k, int row_tiles) {
+  const std::size_t tile = static_cast<std::size_t>(k / kStripCols) * row_tiles + row / 8;
+  return tile * 1024 + static_cast<std::size_t>(strip_at(row % 8, k % kStripCols));
+}
+
+/// To what a product's weights want its inputs rounded (kernels::WeightView::e4m3_group). Codes of
+/// kE4m3Rows are stored as fp16 values, those of kE4m3Codes as themselves, for kE4m3 bricks.
+enum class InputForm : std::int32_t { kHalf, kE4m3Rows, kE4m3Blocks, kE4m3Codes };
+/// Rounded to e4m3 with one scale a row.
+__host__ __device__ constexpr bool is_e4m3_rows(InputForm form) {
+  return form == InputForm::kE4m3Rows || form == InputForm::kE4m3Codes;
+}
 
 /// Activations as the GEMM reads them: fp16 = value / scale[row]; the scale is a power of two, or
-/// of rows in InputForm::kE4m3Rows that of their codes.
+/// of rows rounded to e4m3 that of their codes. In kE4m3Codes `data` holds bytes (code_index()).
 struct HalfRows {
   half* data = nullptr;
   float* scale = nullptr;  ///< [rows]

@@ -140,9 +140,17 @@ __global__ void pack_f16(PackArguments p) {
   const int row = p.first_row + blockIdx.x, sb = blockIdx.y, k = threadIdx.x;
   const int column = sb * kBrickCols + k;
   if (column >= p.cols) return;
-  half* brick = reinterpret_cast<half*>(brick_of(p, row, sb, brick_bytes(BrickKind::kF16)));
-  brick[value_at(fragment_slot(row % kBrickRows, k))] =
+  std::uint8_t* brick = brick_of(p, row, sb, brick_bytes(BrickKind::kF16));
+  *reinterpret_cast<half*>(brick + strip_at(row % kBrickRows, 2 * k)) =
       as_half(reinterpret_cast<const T*>(p.rows + blockIdx.x * p.row_bytes)[column]);
+}
+
+__global__ void pack_e4m3(PackArguments p) {
+  const int row = p.first_row + blockIdx.x, sb = blockIdx.y, k = threadIdx.x;
+  const int column = sb * kBrickCols + k;
+  if (column >= p.cols) return;
+  std::uint8_t* brick = brick_of(p, row, sb, brick_bytes(BrickKind::kE4m3));
+  brick[strip_at(row % kBrickRows, k)] = p.rows[blockIdx.x * p.row_bytes + column];
 }
 
 __global__ void gather_kernel(MatrixView table, const std::int32_t* tokens, int stride, int cols,
@@ -176,6 +184,9 @@ void launch_pack(const PackArguments& p, core::DType dtype, BrickKind kind) {
     case BrickKind::kFp4:
       pack_fp4<<<grid, 256>>>(p);
       break;
+    case BrickKind::kE4m3:
+      pack_e4m3<<<grid, 256>>>(p);
+      break;
     case BrickKind::kF16:
       if (dtype == core::DType::kF32) {
         pack_f16<float><<<grid, 256>>>(p);
@@ -207,7 +218,7 @@ core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind)
   StagedRows staged(weight, kind);
   PackedMatrix out;
   out.view = {nullptr, kind, static_cast<int>(weight.rows()), static_cast<int>(weight.cols())};
-  out.view.input = input_form(weight);
+  out.view.input = kind == BrickKind::kE4m3 ? InputForm::kE4m3Codes : input_form(weight);
   TANDEM_ASSIGN(out.bricks,
                 DeviceBuffer::allocate(packed_bytes(kind, weight.rows(), weight.cols())));
   out.view.bricks = out.bricks.as<std::uint8_t>();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tandem/core/half.h"
+#include "tandem/formats/dequantize.h"
 #include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/product_check.h"
 
@@ -55,9 +56,14 @@ core::Result<Checker> Checker::create(const MatrixView& matrix, int num_ctas) {
   TANDEM_ASSIGN(c.group_, GemmGroup::create({matrix}, num_ctas, false));
   std::vector<std::uint16_t> x(static_cast<std::size_t>(c.rows_) * matrix.superblocks() *
                                kBrickCols);
+  auto* codes = reinterpret_cast<std::uint8_t*>(x.data());
   for (int r = 0; r < c.rows_; ++r) {
     for (int k = 0; k < matrix.cols; ++k) {
-      x[activation_index(r, k, c.rows_ / 8)] = core::f32_to_f16(input(r, k));
+      if (matrix.input == InputForm::kE4m3Codes) {
+        codes[code_index(r, k, c.rows_ / 8)] = formats::f32_to_e4m3(input(r, k));
+      } else {
+        x[activation_index(r, k, c.rows_ / 8)] = core::f32_to_f16(input(r, k));
+      }
     }
   }
   std::vector<std::int32_t> outputs;

@@ -40,7 +40,8 @@ __device__ uint4 rounded(const Eight& e, float scale, float factor) {
 template <bool kBlocks>
 __global__ void __launch_bounds__(kThreads) round_kernel(HalfRows x, HalfRows out) {
   __shared__ float scratch[32];
-  after_previous();
+  let_next_start();
+  wait_for_previous();
   const int row = blockIdx.x, chunks = (x.cols + 255) / 256 * 32;
   const float x_scale = x.scale[row];
   const auto place = [&](const HalfRows& rows, int chunk) {
@@ -64,7 +65,12 @@ __global__ void __launch_bounds__(kThreads) round_kernel(HalfRows x, HalfRows ou
       scale = e4m3_scale(of_block);
       factor = scale / row_scale_of_out;
     }
-    *place(out, i) = rounded(e, scale, factor);
+    if (out.form == InputForm::kE4m3Codes) {
+      store_e4m3(out, row, 8 * i, {e.v[0], e.v[1], e.v[2], e.v[3]}, scale);
+      store_e4m3(out, row, 8 * i + 4, {e.v[4], e.v[5], e.v[6], e.v[7]}, scale);
+    } else {
+      *place(out, i) = rounded(e, scale, factor);
+    }
   }
   if (threadIdx.x == 0) out.scale[row] = row_scale_of_out;
 }
@@ -74,8 +80,8 @@ __global__ void __launch_bounds__(kThreads) round_kernel(HalfRows x, HalfRows ou
 HalfRows round_rows(const HalfRows& x, int rows, InputForm form, HalfRows out,
                     cudaStream_t stream) {
   const auto kernel = form == InputForm::kE4m3Blocks ? round_kernel<true> : round_kernel<false>;
-  launch(kernel, dim3(static_cast<unsigned>(rows)), kThreads, 0, stream, x, out);
   out.form = form;
+  launch(kernel, dim3(static_cast<unsigned>(rows)), kThreads, 0, stream, x, out);
   return out;
 }
 

@@ -17,12 +17,6 @@ __host__ __device__ constexpr int most_row_threads(int quads) {
 }
 constexpr int kGateThreads = 128;
 
-/// Four columns rounded to e4m3.
-__device__ void store_codes4(const HalfRows& out, int row, int col, float4 v, float scale) {
-  *reinterpret_cast<uint2*>(out.data + activation_index(row, col, out.row_tiles)) = {
-      e4m3_pair(v.x, v.y, scale, 1.0f), e4m3_pair(v.z, v.w, scale, 1.0f)};
-}
-
 constexpr int kRowWarps = 64;  // shares of 128 columns
 
 /// Over the block's row: one sum for each 128 columns, then over those, so that the bits do not
@@ -106,7 +100,7 @@ __global__ void __launch_bounds__(most_row_threads(kQuads))
     v[i] = v[i] * inverse;
     if (plain != nullptr) store4(plain + static_cast<std::size_t>(row) * cols + c, v[i]);
     if (kE4m3) {
-      store_codes4(out, row, c, v[i], scale);
+      store_e4m3(out, row, c, v[i], scale);
     } else if (out.data != nullptr) {
       store_half4(out, row, c, v[i] * inverse_power(scale));
     }
@@ -202,7 +196,7 @@ void residual_norm(const Residual& residual, float* x, int rows, int cols, float
                         : residual_norm_kernel<4, kE4m3>;
   };
   const auto kernel =
-      out.form == InputForm::kE4m3Rows ? choose.operator()<true>() : choose.operator()<false>();
+      is_e4m3_rows(out.form) ? choose.operator()<true>() : choose.operator()<false>();
   launch(kernel, dim3(rows), blocks(cols, 128 * quads) * 32, 0, stream, residual, x, cols, eps,
          norm, out, plain, broken);
 }

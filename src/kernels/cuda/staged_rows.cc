@@ -7,6 +7,7 @@
 
 #include "tandem/core/half.h"
 #include "tandem/formats/dequantize.h"
+#include "tandem/kernels/cuda/gemm.h"
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -60,12 +61,14 @@ void put_pairs(int count, std::byte* to, At at) {
 
 }  // namespace
 
-core::Result<BrickKind> brick_kind(const WeightView& view, std::string_view name) {
+core::Result<BrickKind> brick_kind(const WeightView& view, WeightRole role, std::string_view name) {
   const DType dtype = view.tensor.dtype;
   if (view.e4m3_group > 0 && view.e4m3_group < view.cols() && view.e4m3_group != kFactorCols) {
     return not_built(name, "rounding of activations in such groups");
   }
   if (dtype == DType::kF8E4M3) {
+    const bool is_plain = has_row_scales(view) && input_form(view) == InputForm::kE4m3Rows;
+    if (is_plain && role == WeightRole::kLinear && has_wgmma()) return BrickKind::kE4m3;
     if (has_row_scales(view) || view.scale_cols % kFactorCols == 0) return BrickKind::kF8;
     return not_built(name, "FP8 with scales of fewer than 128 columns");
   }

@@ -14,7 +14,7 @@ namespace tandem::kernels::cuda {
 /// everything else becomes fp16. kUnimplemented names what has no kernel: pairs of E2M1 codes with
 /// other scales than NVFP4's, e4m3 codes with scales that divide 128 columns, activations rounded
 /// in other groups than 128 columns or a row.
-core::Result<BrickKind> brick_kind(const WeightView& view, std::string_view name);
+core::Result<BrickKind> brick_kind(const WeightView& view, WeightRole role, std::string_view name);
 
 /// What a product with this weight wants its inputs rounded to.
 InputForm input_form(const WeightView& view);
@@ -23,7 +23,7 @@ InputForm input_form(const WeightView& view);
 /// - kF8: [ceil(K / 128)] fp16 factors times 256, then K codes;
 /// - kFp4: K / 2 pairs of E2M1 codes, the lower half first, then K / 16 e4m3 scales;
 /// - kF16 of F16, BF16 and F32: the file's rows; of other types fp16;
-/// - other kinds: the file's rows.
+/// - other kinds, kE4m3 among them: the file's rows.
 class StagedRows {
  public:
   StagedRows(const WeightView& view, BrickKind kind);
