@@ -45,7 +45,9 @@ std::unique_ptr<net::HttpServer> make_server() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::unique_ptr<net::HttpServer> server = make_server();
   std::string_view rest(reinterpret_cast<const char*>(data), size);
-  net::testing::RawSocket client(server->port());
+  // A closed connection keeps its port for a minute: the runs of one would use up an address.
+  static std::uint32_t num_runs = 0;
+  net::testing::RawSocket client(server->port(), 0, INADDR_LOOPBACK + num_runs++ % 200);
   require(client.is_connected());
   // The first byte says how long the pieces are.
   const std::size_t piece = size == 0 ? 1 : std::size_t{1} + data[0];

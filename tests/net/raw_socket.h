@@ -18,13 +18,19 @@ namespace tandem::net::testing {
 /// A blocking TCP client that does exactly what a test says, rude things included.
 class RawSocket {
  public:
-  explicit RawSocket(std::uint16_t port, int receive_buffer_bytes = 0)
+  /// `source`: a loopback address (127.0.0.0/8) to come from; each has its own ports to use up.
+  explicit RawSocket(std::uint16_t port, int receive_buffer_bytes = 0,
+                     std::uint32_t source = INADDR_LOOPBACK)
       : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     if (receive_buffer_bytes > 0) {
       ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
     }
     sockaddr_in address = {};
     address.sin_family = AF_INET;
+    if (source != INADDR_LOOPBACK) {
+      address.sin_addr.s_addr = htonl(source);
+      ::bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    }
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     is_connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
