@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <span>
 #include <unordered_map>
@@ -64,6 +65,8 @@ class AutomatonBuilder {
     std::vector<Automaton::Call> calls;
     std::vector<Automaton::TokenEdge> tokens;
     bool accepts = false;
+    std::int32_t counter = -1;
+    bool is_between_parts = false;
 
     bool operator==(const Draft&) const = default;
   };
@@ -127,13 +130,30 @@ class AutomatonBuilder {
     const auto r = static_cast<std::size_t>(rule);
     out_.starts_.push_back(state_of({nfa_.starts[r]}));
     const std::int32_t first = out_.starts_.back();
+    const std::int32_t counter = counter_of(rules_.count(rule));
     for (std::size_t i = 0; i < todo_.size(); ++i) {
       expand(first + static_cast<std::int32_t>(i), *todo_[i], nfa_.ends[r]);
       if (drafts_.size() > kMaxStates || out_.table_.size() > kMaxTable || work_ > kMaxWork) {
         return too_complex();
       }
+      Draft& draft = drafts_[static_cast<std::size_t>(first) + i];
+      if (counter < 0 || draft.accepts) continue;
+      draft.counter = counter;
+      draft.is_between_parts =
+          std::binary_search(todo_[i]->begin(), todo_[i]->end(), nfa_.loops[r]);
     }
     return {};
+  }
+
+  /// -1: the rule does not count.
+  std::int32_t counter_of(const RuleSet::Count& count) {
+    if (count.part < 0) return -1;
+    constexpr std::int32_t kEndless = std::numeric_limits<std::int32_t>::max();
+    const Automaton::Counter counter = {count.min, count.max == kUnbounded ? kEndless : count.max};
+    auto& all = out_.counters_;
+    const auto known = std::find(all.begin(), all.end(), counter);
+    if (known == all.end()) all.push_back(counter);
+    return static_cast<std::int32_t>(std::find(all.begin(), all.end(), counter) - all.begin());
   }
 
   void expand(std::int32_t state, const StateSet& set, std::int32_t end) {
@@ -313,6 +333,9 @@ class AutomatonBuilder {
                       [](std::int32_t target) { return target >= 0; });
       const bool is_plain = !reads_bytes && draft.tokens.empty();
       std::uint8_t flags = 0;
+      state.counter = draft.counter;
+      if (draft.counter >= 0) flags |= Automaton::kCounts;
+      if (draft.is_between_parts) flags |= Automaton::kBetweenParts;
       if (!draft.calls.empty()) flags |= Automaton::kCalls;
       if (draft.accepts) flags |= Automaton::kAccepts;
       if (draft.accepts && is_plain && draft.calls.empty()) flags |= Automaton::kFinal;
@@ -379,96 +402,6 @@ class AutomatonBuilder {
   std::uint64_t epoch_ = 0;
   std::size_t work_ = 0;
 };
-
-std::vector<std::int32_t> Automaton::reachable() const {
-  std::vector<std::int32_t> out;
-  std::vector<bool> is_known(states_.size());
-  const auto add = [&](std::int32_t state) {
-    if (state < 0 || is_known[static_cast<std::size_t>(state)]) return;
-    is_known[static_cast<std::size_t>(state)] = true;
-    out.push_back(state);
-  };
-  add(root_start());
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const std::int32_t state = out[i];
-    for (const Call& call : calls(state)) {
-      add(start(call.rule));
-      add(call.target);
-    }
-    for (const TokenEdge& edge : tokens(state)) add(edge.target);
-    for (std::size_t c = 0; c < num_classes_; ++c) add(next(state, static_cast<std::uint8_t>(c)));
-  }
-  return out;
-}
-
-namespace {
-
-std::int32_t group_at(std::span<const std::int32_t> group_of, std::int32_t state) {
-  return state < 0 ? -1 : group_of[static_cast<std::size_t>(state)];
-}
-
-}  // namespace
-
-std::uint64_t Automaton::hash_of(std::int32_t state, std::span<const std::int32_t> group_of) const {
-  std::uint64_t h = static_cast<std::uint64_t>(group_at(group_of, state)) + 1;
-  const auto mix = [&h](std::int32_t value) {
-    h = (h ^ static_cast<std::uint32_t>(value)) * 0x9E3779B97F4A7C15U;
-    h ^= h >> 32;
-  };
-  for (std::size_t c = 0; c < num_classes_; ++c) {
-    mix(group_at(group_of, next(state, static_cast<std::uint8_t>(c))));
-  }
-  for (const Call& call : calls(state)) mix(call.rule ^ group_at(group_of, call.target) << 12);
-  for (const TokenEdge& edge : tokens(state)) mix(group_at(group_of, edge.target) ^ edge.token);
-  return h;
-}
-
-bool Automaton::are_alike(std::int32_t a, std::int32_t b,
-                          std::span<const std::int32_t> group_of) const {
-  if (group_at(group_of, a) != group_at(group_of, b)) return false;
-  for (std::size_t c = 0; c < num_classes_; ++c) {
-    const auto byte_class = static_cast<std::uint8_t>(c);
-    if (group_at(group_of, next(a, byte_class)) != group_at(group_of, next(b, byte_class))) {
-      return false;
-    }
-  }
-  return std::ranges::equal(calls(a), calls(b),
-                            [&](const Call& x, const Call& y) {
-                              return x.rule == y.rule &&
-                                     group_at(group_of, x.target) == group_at(group_of, y.target);
-                            }) &&
-         std::ranges::equal(tokens(a), tokens(b), [&](const TokenEdge& x, const TokenEdge& y) {
-           return x.token == y.token &&
-                  group_at(group_of, x.target) == group_at(group_of, y.target);
-         });
-}
-
-std::vector<std::int32_t> Automaton::alike(int max_bytes) const {
-  // Moore's refinement, stopped: after n rounds a group is of states that no text of n bytes tells
-  // apart. A group is named by its first state.
-  const auto n = static_cast<std::int32_t>(states_.size());
-  std::vector<std::int32_t> group_of(states_.size()), next_group_of(states_.size());
-  std::int32_t first_with = -1, first_without = -1;
-  for (std::int32_t s = 0; s < n; ++s) {
-    std::int32_t& first = accepts(s) ? first_with : first_without;
-    if (first < 0) first = s;
-    group_of[static_cast<std::size_t>(s)] = first;
-  }
-  for (int round = 0; round <= max_bytes; ++round) {
-    std::unordered_multimap<std::uint64_t, std::int32_t> seen;
-    for (std::int32_t s = 0; s < n; ++s) {
-      const std::uint64_t hash = hash_of(s, group_of);
-      const auto [begin, end] = seen.equal_range(hash);
-      const auto same = std::find_if(
-          begin, end, [&](const auto& other) { return are_alike(other.second, s, group_of); });
-      next_group_of[static_cast<std::size_t>(s)] = same != end ? same->second : s;
-      if (same == end) seen.emplace(hash, s);
-    }
-    group_of.swap(next_group_of);
-    if (group_of == next_group_of) break;
-  }
-  return group_of;
-}
 
 core::Result<Automaton> Automaton::compile(const RuleSet& rules) {
   TANDEM_ASSIGN(const Nfa nfa, Nfa::build(rules, analyze(rules)));

@@ -33,6 +33,14 @@ class Automaton {
     bool operator==(const TokenEdge&) const = default;
   };
 
+  /// Of a rule that counts its parts, see RuleSet::add_counted().
+  struct Counter {
+    std::int32_t min = 0;
+    std::int32_t max = 0;
+
+    bool operator==(const Counter&) const = default;
+  };
+
   /// Fails with kInvalidArgument: no text matches, a rule is left-recursive, or the automaton would
   /// be too large (bounded states, table and work).
   static core::Result<Automaton> compile(const RuleSet& rules);
@@ -60,6 +68,20 @@ class Automaton {
   bool is_final(std::int32_t state) const { return (flags_of(state) & kFinal) != 0; }
   /// Whether one call is all that may come: to be here is to be at that rule's start.
   bool only_calls(std::int32_t state) const { return (flags_of(state) & kOnlyCalls) != 0; }
+  /// Whether the state is one of a rule that counts, before its mark.
+  bool counts(std::int32_t state) const { return (flags_of(state) & kCounts) != 0; }
+  const Counter& counter(std::int32_t state) const {
+    return counters_[static_cast<std::size_t>(at(state).counter)];
+  }
+  /// The parts counted at `next`, a state after `state` where they are `count`; -1 if that is one
+  /// too many, or the mark comes too early. 0 where nothing is counted.
+  std::int32_t count_after(std::int32_t state, std::int32_t next, std::int32_t count) const {
+    if (!counts(state)) return 0;
+    const bool is_between_parts = (flags_of(state) & kBetweenParts) != 0;
+    if (accepts(next)) return count >= counter(state).min ? 0 : -1;
+    if (is_between_parts && count >= counter(state).max) return -1;
+    return (flags_of(next) & kBetweenParts) != 0 ? count + 1 : count;
+  }
   /// States that a text can lead to, nearest first.
   std::vector<std::int32_t> reachable() const;
   /// For each state the first one that nothing of at most max_bytes bytes tells from it: the states
@@ -76,8 +98,16 @@ class Automaton {
   struct State {
     std::uint32_t first_call = 0, num_calls = 0;
     std::uint32_t first_token = 0, num_tokens = 0;
+    std::int32_t counter = -1;
   };
-  enum Flag : std::uint8_t { kCalls = 1, kAccepts = 2, kFinal = 4, kOnlyCalls = 8 };
+  enum Flag : std::uint8_t {
+    kCalls = 1,
+    kAccepts = 2,
+    kFinal = 4,
+    kOnlyCalls = 8,
+    kCounts = 16,
+    kBetweenParts = 32
+  };
   std::uint8_t flags_of(std::int32_t state) const {
     return flags_[static_cast<std::size_t>(state)];
   }
@@ -94,6 +124,7 @@ class Automaton {
   std::vector<std::int32_t> table_;  // [states, classes]
   std::vector<Call> calls_;
   std::vector<TokenEdge> tokens_;
+  std::vector<Counter> counters_;
   std::vector<ClassSet> firsts_;  // by state
 };
 

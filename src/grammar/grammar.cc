@@ -24,7 +24,8 @@ std::size_t TrieWalker::begin(const TokenTrie& trie, std::size_t first_depth,
   const std::size_t num_nodes = pushdown.num_nodes();
   levels_[0] = start;
   levels_[0].num_nodes = num_nodes;
-  const bool is_lone = start.threads.size() == 1 && !start.is_complete && !start.has_left;
+  const bool is_lone = start.threads.size() == 1 && !start.is_complete && !start.has_left &&
+                       !pushdown.automaton().counts(start.threads[0].state);
   lone_[0] = is_lone ? start.threads[0].state : kNotLone;
   lone_stack_ = is_lone ? start.threads[0].stack : 0;
   lone_nodes_ = num_nodes;
@@ -33,10 +34,7 @@ std::size_t TrieWalker::begin(const TokenTrie& trie, std::size_t first_depth,
 
 Grammar::Grammar(Automaton automaton, std::shared_ptr<const TokenTrie> trie,
                  std::vector<TokenId> ends)
-    : automaton_(std::move(automaton)),
-      trie_(std::move(trie)),
-      ends_(std::move(ends)),
-      masks_(static_cast<std::size_t>(automaton_.num_states())) {}
+    : automaton_(std::move(automaton)), trie_(std::move(trie)), ends_(std::move(ends)) {}
 
 core::Result<std::shared_ptr<const Grammar>> Grammar::create(const RuleSet& rules,
                                                              std::shared_ptr<const TokenTrie> trie,
@@ -50,18 +48,30 @@ core::Result<std::shared_ptr<const Grammar>> Grammar::create(const RuleSet& rule
   std::uint64_t work_left = kWarmUpWork;
   for (const std::int32_t state : slow) {
     if (work_left == 0) break;
-    grammar->mask_of(state, walker, work_left);
+    grammar->mask_of({state, kOpenStack, 0}, walker, work_left);
   }
   return std::shared_ptr<const Grammar>(std::move(grammar));
 }
 
-std::shared_ptr<const StateMask> Grammar::make_mask(std::int32_t state, TrieWalker& walker,
+std::uint64_t Grammar::mask_key(const Thread& thread) const {
+  const auto state =
+      static_cast<std::uint64_t>(mask_state_[static_cast<std::size_t>(thread.state)]);
+  if (!automaton_.counts(thread.state)) return state;
+  const Automaton::Counter& counter = automaton_.counter(thread.state);
+  const auto told = [&](std::int32_t limit) {
+    const std::int32_t left = std::clamp(limit - thread.count, 0, trie_->max_depth() + 1);
+    return static_cast<std::uint64_t>(left) + 1;
+  };
+  return told(counter.max) << 48 | told(counter.min) << 32 | state;
+}
+
+std::shared_ptr<const StateMask> Grammar::make_mask(const Thread& thread, TrieWalker& walker,
                                                     std::uint64_t& work_left) const {
   Pushdown pushdown(automaton_);
   Configuration start;
-  start.threads.push_back({state, kOpenStack});
+  start.threads.push_back({thread.state, kOpenStack, thread.count});
   auto mask = std::make_shared<StateMask>();
-  const std::optional<int> plain = most_plain(state);
+  const std::optional<int> plain = most_plain(thread);
   mask->most_plain = plain.value_or(0);
   mask->trie = plain ? &trie_->rest() : trie_.get();
   std::vector<std::uint32_t>& bits = walker.bits_;
@@ -94,25 +104,25 @@ std::shared_ptr<const StateMask> Grammar::make_mask(std::int32_t state, TrieWalk
   return mask;
 }
 
-void Grammar::keep(std::int32_t state, std::shared_ptr<const StateMask> mask) const {
+void Grammar::keep(std::uint64_t key, std::shared_ptr<const StateMask> mask) const {
   const std::lock_guard lock(mutex_);
   if (mask_bytes_ + mask->bytes() > kMaxMaskBytes) {
-    std::fill(masks_.begin(), masks_.end(), nullptr);
+    masks_.clear();
     mask_bytes_ = 0;
   }
   mask_bytes_ += mask->bytes();
-  masks_[static_cast<std::size_t>(state)] = std::move(mask);
+  masks_[key] = std::move(mask);
 }
 
-std::shared_ptr<const StateMask> Grammar::mask_of(std::int32_t state, TrieWalker& walker,
+std::shared_ptr<const StateMask> Grammar::mask_of(const Thread& thread, TrieWalker& walker,
                                                   std::uint64_t& work_left) const {
-  state = mask_state_[static_cast<std::size_t>(state)];
+  const std::uint64_t key = mask_key(thread);
   {
     const std::lock_guard lock(mutex_);
-    if (const auto& mask = masks_[static_cast<std::size_t>(state)]) return mask;
+    if (const auto known = masks_.find(key); known != masks_.end()) return known->second;
   }
-  auto mask = make_mask(state, walker, work_left);
-  if (mask != nullptr) keep(state, mask);
+  auto mask = make_mask(thread, walker, work_left);
+  if (mask != nullptr) keep(key, mask);
   return mask;
 }
 
@@ -135,15 +145,20 @@ std::uint64_t Grammar::most_work(std::int32_t state) const {
   return work;
 }
 
-std::optional<int> Grammar::most_plain(std::int32_t state) const {
-  return PlainText(automaton_).most_characters(state, trie_->max_plain());
+std::optional<int> Grammar::most_plain(const Thread& thread) const {
+  int most = trie_->max_plain();
+  if (automaton_.counts(thread.state)) {
+    most = std::clamp(automaton_.counter(thread.state).max - thread.count, 0, most);
+  }
+  return PlainText(automaton_).most_characters(thread.state, most);
 }
 
 std::vector<std::int32_t> Grammar::slow_states() const {
   std::vector<std::int32_t> states = automaton_.reachable();
   // No text stops before a call that must come, see Pushdown::arrive().
   std::erase_if(states, [this](std::int32_t state) {
-    return automaton_.only_calls(state) || most_work(state) < kSlowWork || most_plain(state);
+    return automaton_.only_calls(state) || most_work(state) < kSlowWork ||
+           most_plain({state, kOpenStack, 0});
   });
   return states;
 }

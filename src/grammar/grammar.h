@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "tandem/core/status.h"
@@ -32,8 +33,9 @@ class TrieWalker {
   /// Sets level 0 to `start`; the number of nodes of the pushdown.
   std::size_t begin(const TokenTrie& trie, std::size_t first_depth, const Configuration& start,
                     const Pushdown& pushdown);
-  /// The next state where the level above is one thread in the start's stack and stays so: nearly
-  /// all steps of a large walk. -1: no such byte; kNotLone: levels_[level - 1] is to be advanced.
+  /// The next state where the level above is one thread in the start's stack that counts nothing,
+  /// and stays so: nearly all steps of a large walk. -1: no such byte; kNotLone: levels_[level - 1]
+  /// is to be advanced.
   std::int32_t step_lone(const Automaton& automaton, std::size_t level, std::uint8_t byte);
 
   friend class Grammar;
@@ -57,13 +59,13 @@ inline std::int32_t TrieWalker::step_lone(const Automaton& automaton, std::size_
   }
   Configuration& above = levels_[level - 1];
   above.clear();
-  above.threads.push_back({state, lone_stack_});
+  above.threads.push_back({state, lone_stack_, 0});
   above.num_nodes = lone_nodes_;
   return kNotLone;
 }
 
-/// What may follow in one state, whatever called its rule: computed once, by a walk over all
-/// tokens.
+/// What may follow in one state, and with so many parts counted, whatever called its rule: computed
+/// once, by a walk over all tokens.
 struct StateMask {
   int most_plain = 0;               ///< plain tokens of at most so many characters, too
   const TokenTrie* trie = nullptr;  ///< of `exits`: the whole one, or that of the rest
@@ -92,9 +94,9 @@ class Grammar {
     return (static_cast<std::size_t>(trie_->vocab_size()) + 31) / 32;
   }
 
-  /// The state's mask, from the cache or made now at the cost of some of `work_left`; null if that
-  /// is not enough.
-  std::shared_ptr<const StateMask> mask_of(std::int32_t state, TrieWalker& walker,
+  /// The mask of the thread's state and count, from the cache or made now at the cost of some of
+  /// `work_left`; null if that is not enough.
+  std::shared_ptr<const StateMask> mask_of(const Thread& thread, TrieWalker& walker,
                                            std::uint64_t& work_left) const;
 
   /// Memory of automaton and masks, about.
@@ -102,15 +104,18 @@ class Grammar {
 
  private:
   Grammar(Automaton automaton, std::shared_ptr<const TokenTrie> trie, std::vector<TokenId> ends);
-  std::shared_ptr<const StateMask> make_mask(std::int32_t state, TrieWalker& walker,
+  /// What tells masks apart: the state and, where it counts, how many parts at least and at most
+  /// may follow, as far as a token can tell.
+  std::uint64_t mask_key(const Thread& thread) const;
+  std::shared_ptr<const StateMask> make_mask(const Thread& thread, TrieWalker& walker,
                                              std::uint64_t& work_left) const;
-  void keep(std::int32_t state, std::shared_ptr<const StateMask> mask) const;
+  void keep(std::uint64_t key, std::shared_ptr<const StateMask> mask) const;
   /// Nodes of the trie that a walk from the state could visit, by the first two bytes.
   std::uint64_t most_work(std::int32_t state) const;
   /// States whose masks take long, those first that a text meets first.
   std::vector<std::int32_t> slow_states() const;
   /// As PlainText has it, for the vocabulary's plain tokens.
-  std::optional<int> most_plain(std::int32_t state) const;
+  std::optional<int> most_plain(const Thread& thread) const;
   /// Lets states that no token tells apart share a mask, where that pays.
   void share_masks(std::size_t num_slow);
 
@@ -120,7 +125,8 @@ class Grammar {
   std::vector<std::int32_t> mask_state_;  // by state: the one that it shares its mask with
 
   mutable std::mutex mutex_;
-  mutable std::vector<std::shared_ptr<const StateMask>> masks_;  // by state; shared with readers
+  // By key; shared with readers.
+  mutable std::unordered_map<std::uint64_t, std::shared_ptr<const StateMask>> masks_;
   mutable std::size_t mask_bytes_ = 0;
 };
 

@@ -65,7 +65,6 @@ JsonParts::JsonParts(RuleSet& rules, std::optional<TokenId> quote) : rules_(&rul
           {rules.empty(), rules.literal(" "),
            rules.sequence({rules.literal("\n"),
                            rules.repeat(chars({{'\t', '\t'}, {' ', ' '}}), 0, kMaxIndentation)})}));
-  char_ = rules.add_rule("char", any_char());
   string_tail_ =
       rules.add_rule("string", rules.sequence({rules.repeat(any_char(), 0), quote_mark()}));
   value_ = rules.declare("value");
@@ -128,16 +127,7 @@ ExprId JsonParts::string() {
 
 ExprId JsonParts::string(int min, int max) {
   const auto [known, is_new] = strings_.try_emplace({min, max});
-  if (is_new) {
-    const int length = std::max(min, max);
-    // Before `min` characters a called rule is all that may come, whose masks depend on its
-    // callers.
-    const bool is_spelled = length <= (min > 0 ? lengths_left_ : std::min(lengths_left_, kSpelled));
-    if (is_spelled) lengths_left_ -= length;
-    const ExprId one = is_spelled ? any_char() : rules_->rule(char_);
-    known->second =
-        rules_->add_rule("string", rules_->sequence({rules_->repeat(one, min, max), quote_mark()}));
-  }
+  if (is_new) known->second = rules_->add_counted("string", any_char(), min, max, quote_mark());
   return rules_->sequence({quote_mark(), rules_->rule(known->second)});
 }
 

@@ -66,15 +66,8 @@ class JsonParts {
 
   RuleSet* rules_;
   std::optional<TokenId> quote_;
-  /// Characters that strings of bounded length spell out, all together: each is states of the
-  /// automaton. In longer ones, and those of more than kSpelled that may be short, a character is a
-  /// rule: much less to compile, and masks that take half as long again.
-  static constexpr int kMaxLengths = 1024;
-  static constexpr int kSpelled = 256;
-
   std::map<std::pair<int, int>, RuleId> strings_;  // by the lengths that they may have
-  int lengths_left_ = kMaxLengths;
-  RuleId space_ = 0, string_tail_ = 0, char_ = 0, value_ = 0, object_ = 0, array_ = 0;
+  RuleId space_ = 0, string_tail_ = 0, value_ = 0, object_ = 0, array_ = 0;
 };
 
 /// A CharWriter: characters as they are spelled in a JSON string, escaped only where they must be.

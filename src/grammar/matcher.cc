@@ -62,7 +62,7 @@ bool Matcher::accept(TokenId token) {
 
 core::Status Matcher::add_thread(const Thread& thread, std::span<std::uint32_t> mask,
                                  TrieWalker& walker, std::uint64_t& work_left) {
-  const auto local = grammar_->mask_of(thread.state, walker, work_left);
+  const auto local = grammar_->mask_of(thread, walker, work_left);
   if (local == nullptr) return too_ambiguous();
   const TokenTrie& trie = grammar_->trie();
   if (local->most_plain > 0) unite(mask, trie.plain(local->most_plain));

@@ -84,8 +84,17 @@ class Builder {
     for (RuleId rule = 0; rule < rules_.num_rules(); ++rule) {
       nfa_.starts.push_back(new_state());
       nfa_.ends.push_back(new_state());
+      nfa_.loops.push_back(-1);
       if (rules_.definition(rule) < 0) continue;
-      add(rules_.definition(rule), nfa_.starts.back(), nfa_.ends.back(), 0);
+      const RuleSet::Count& count = rules_.count(rule);
+      if (count.part >= 0) {
+        nfa_.loops.back() = new_state();
+        skip(nfa_.starts.back(), nfa_.loops.back());
+        add(count.part, nfa_.loops.back(), nfa_.loops.back(), 0);
+        add(count.mark, nfa_.loops.back(), nfa_.ends.back(), 0);
+      } else {
+        add(rules_.definition(rule), nfa_.starts.back(), nfa_.ends.back(), 0);
+      }
       if (is_too_large()) {
         return core::invalid_argument(fmt::format(
             "the grammar takes more than {} states; ask for fewer repetitions or smaller lists",

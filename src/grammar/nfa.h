@@ -32,6 +32,7 @@ struct Nfa {
   };
   std::vector<State> states;
   std::vector<std::int32_t> starts, ends;  ///< [rules]
+  std::vector<std::int32_t> loops;         ///< [rules] between two parts of a counted rule, or -1
 
   /// kInvalidArgument if it takes more than a bounded number of states or nesting.
   static core::Result<Nfa> build(const RuleSet& rules, const RuleFacts& facts);

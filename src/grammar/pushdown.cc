@@ -33,8 +33,14 @@ bool Pushdown::is_same(std::int32_t a, std::int32_t b) const {
   return true;
 }
 
-void Pushdown::arrive(std::int32_t state, std::int32_t stack, Configuration& to) {
-  for (;;) {
+void Pushdown::go_on(const Thread& thread, std::int32_t next, Configuration& to) {
+  const std::int32_t count = automaton_->count_after(thread.state, next, thread.count);
+  if (count >= 0) arrive(next, thread.stack, count, to);
+}
+
+void Pushdown::arrive(std::int32_t state, std::int32_t stack, std::int32_t count,
+                      Configuration& to) {
+  for (;; count = 0) {  // rules that count call none
     ++work_;
     // To be before a call that must come is to be at the start of what is called: so that all
     // callers of a rule share its start's mask.
@@ -46,9 +52,9 @@ void Pushdown::arrive(std::int32_t state, std::int32_t stack, Configuration& to)
     if (!automaton_->is_final(state) && to.threads.size() < kMaxThreads) {
       const bool is_known =
           std::any_of(to.threads.begin(), to.threads.end(), [&](const Thread& thread) {
-            return thread.state == state && is_same(thread.stack, stack);
+            return thread.state == state && thread.count == count && is_same(thread.stack, stack);
           });
-      if (!is_known) to.threads.push_back({state, stack});
+      if (!is_known) to.threads.push_back({state, stack, count});
     }
     if (!automaton_->accepts(state)) return;
     if (stack == kRootStack) to.is_complete = true;
@@ -70,7 +76,7 @@ void Pushdown::expand(const Thread& thread, MayCall may_call, Visit visit) {
       const std::int32_t start = automaton_->start(call.rule);
       ++work_;
       if (!may_call(start) || todo_.size() >= kMaxExpansion) continue;
-      Thread callee = {start, caller.stack};
+      Thread callee = {start, caller.stack, 0};
       if (!push(call.target, callee.stack)) continue;
       todo_.push_back(callee);
       visit(callee);
@@ -80,7 +86,7 @@ void Pushdown::expand(const Thread& thread, MayCall may_call, Visit visit) {
 
 void Pushdown::begin(Configuration& to) {
   to.clear();
-  arrive(automaton_->root_start(), kRootStack, to);
+  arrive(automaton_->root_start(), kRootStack, 0, to);
   to.num_nodes = nodes_.size();
 }
 
@@ -95,7 +101,7 @@ void Pushdown::advance(const Configuration& from, std::uint8_t byte, Configurati
     if (!may_read(thread.state)) continue;
     expand(thread, may_read, [&](const Thread& t) {
       const std::int32_t next = automaton_->next(t.state, byte_class);
-      if (next >= 0) arrive(next, t.stack, to);
+      if (next >= 0) go_on(t, next, to);
     });
   }
   to.num_nodes = nodes_.size();
@@ -107,7 +113,7 @@ void Pushdown::take_token(const Configuration& from, TokenId token, Configuratio
         thread, [](std::int32_t) { return true; },
         [&](const Thread& t) {
           for (const Automaton::TokenEdge& edge : automaton_->tokens(t.state)) {
-            if (edge.token == token) arrive(edge.target, t.stack, to);
+            if (edge.token == token) go_on(t, edge.target, to);
           }
         });
   }
@@ -120,6 +126,7 @@ void Pushdown::list_tokens(const Configuration& from, std::vector<TokenId>& toke
         thread, [](std::int32_t) { return true; },
         [&](const Thread& t) {
           for (const Automaton::TokenEdge& edge : automaton_->tokens(t.state)) {
+            if (automaton_->count_after(t.state, edge.target, t.count) < 0) continue;
             tokens.push_back(edge.token);
           }
         });
@@ -128,7 +135,7 @@ void Pushdown::list_tokens(const Configuration& from, std::vector<TokenId>& toke
 
 void Pushdown::leave(const Thread& thread, Configuration& to) {
   to.clear();
-  if (thread.stack >= 0) arrive(node(thread.stack).state, node(thread.stack).parent, to);
+  if (thread.stack >= 0) arrive(node(thread.stack).state, node(thread.stack).parent, 0, to);
   to.num_nodes = nodes_.size();
 }
 

@@ -17,6 +17,7 @@ inline constexpr std::int32_t kOpenStack = -2;
 struct Thread {
   std::int32_t state = 0;
   std::int32_t stack = kRootStack;
+  std::int32_t count = 0;  ///< of parts, in a rule that counts them
 };
 
 /// All ways to read the text so far.
@@ -78,7 +79,9 @@ class Pushdown {
   /// The stack with a state on top; false if it would be too deep.
   bool push(std::int32_t state, std::int32_t& stack);
   bool is_same(std::int32_t a, std::int32_t b) const;
-  void arrive(std::int32_t state, std::int32_t stack, Configuration& to);
+  void arrive(std::int32_t state, std::int32_t stack, std::int32_t count, Configuration& to);
+  /// Arrives at `next` within the thread's rule, if its count allows that.
+  void go_on(const Thread& thread, std::int32_t next, Configuration& to);
   /// Calls `visit` for the thread and for every thread that a call may make of it where `may_call`
   /// holds of the called rule's start.
   template <typename MayCall, typename Visit>

@@ -95,12 +95,19 @@ ExprId RuleSet::graph(Graph graph) {
 RuleId RuleSet::declare(std::string name) {
   names_.push_back(std::move(name));
   definitions_.push_back(-1);
+  counts_.emplace_back();
   return static_cast<RuleId>(definitions_.size()) - 1;
 }
 
 RuleId RuleSet::add_rule(std::string name, ExprId expr) {
   const RuleId rule = declare(std::move(name));
   define(rule, expr);
+  return rule;
+}
+
+RuleId RuleSet::add_counted(std::string name, ExprId part, int min, int max, ExprId mark) {
+  const RuleId rule = add_rule(std::move(name), sequence({repeat(part, 0), mark}));
+  counts_.back() = {part, mark, min, max};
   return rule;
 }
 

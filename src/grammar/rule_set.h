@@ -73,6 +73,10 @@ class RuleSet {
   RuleId declare(std::string name);
   void define(RuleId rule, ExprId expr) { definitions_[static_cast<std::size_t>(rule)] = expr; }
   RuleId add_rule(std::string name, ExprId expr);
+  /// A rule of min to max (kUnbounded: no end) parts and then a mark, counted rather than written
+  /// out: any number takes the same few states. `part` reads bytes only, at least one; the mark is
+  /// one byte, which begins no part, or one token.
+  RuleId add_counted(std::string name, ExprId part, int min, int max, ExprId mark);
   /// The rule that the whole text must match.
   void set_root(RuleId rule) { root_ = rule; }
 
@@ -82,6 +86,13 @@ class RuleSet {
   const std::string& name(RuleId rule) const { return names_[static_cast<std::size_t>(rule)]; }
   /// -1: not defined.
   ExprId definition(RuleId rule) const { return definitions_[static_cast<std::size_t>(rule)]; }
+  struct Count {
+    ExprId part = -1;  ///< -1: the rule does not count
+    ExprId mark = -1;
+    std::int32_t min = 0;
+    std::int32_t max = kUnbounded;
+  };
+  const Count& count(RuleId rule) const { return counts_[static_cast<std::size_t>(rule)]; }
   const Expr& expr(ExprId id) const { return exprs_[static_cast<std::size_t>(id)]; }
   std::string_view bytes(const Expr& e) const {
     return std::string_view(bytes_).substr(static_cast<std::size_t>(e.begin),
@@ -102,6 +113,7 @@ class RuleSet {
   std::vector<Graph> graphs_;
   std::vector<std::string> names_;
   std::vector<ExprId> definitions_;
+  std::vector<Count> counts_;  // by rule
   RuleId root_ = 0;
 };
 

@@ -15,7 +15,8 @@ namespace json = boost::json;
 
 constexpr int kMaxNesting = 200;
 constexpr int kMaxExprs = 400'000;
-constexpr double kMaxCount = 100'000;  // more repetitions than any automaton may have
+constexpr double kMaxCount = 1e9;  // as good as no bound
+constexpr double kMaxMinLength = 100'000;
 
 }  // namespace
 
@@ -200,6 +201,7 @@ core::Result<ExprId> SchemaWriter::write_string(const SchemaParts& parts) {
   }
   if (num_patterns == 0) {
     if (!has_length) return parts_.string();
+    if (parts.min_length > kMaxMinLength) return refused("a minLength above 100,000");
     if (parts.max_length && *parts.max_length < parts.min_length) return rules_.nothing();
     return parts_.string(count(parts.min_length), count(parts.max_length));
   }

@@ -60,11 +60,15 @@ const Case kCases[] = {
      "which is at 120, not far off from here\"}"},
     {"short", Source::Kind::kJsonSchema, R"({"type":"string","maxLength":12})",
      "\"ab \xE6\x97\xA5\xE6\x9C\xAC \\\"cdefg\""},
-    {"long", Source::Kind::kJsonSchema, R"({"type":"string","maxLength":257})",  // by rules
+    {"long", Source::Kind::kJsonSchema, R"({"type":"string","maxLength":257})",
      "\"                                                                                "
      "                                                                                "
      "                                                      near its \\n end \xC3\xA9 of "
      "letters\""},
+    {"long at least", Source::Kind::kJsonSchema,
+     R"({"type":"string","minLength":99,"maxLength":102})",
+     "\"                                                                                "
+     "near \\n its end \xC3\xA9 a!!\""},
     {"any text but", Source::Kind::kRegex, R"([^x\n]{2,9}|[ -~]{0,6}!)", "hello you"},
     {"ambiguous", Source::Kind::kGbnf,
      "root ::= a | b\na ::= \"x\" a \"y\" | \"x\" b | \"x\"\nb ::= \"x\" a | \"x\" b \"z\" | "
@@ -113,6 +117,25 @@ TEST(GrammarMask, SaysOfEveryTokenWhatAcceptSays) {
       ASSERT_TRUE(matcher.accept(token)) << real_tokenizer().bytes(token);
     }
     expect_mask_is_exact(matcher, grammar->mask_words(), walker);
+  }
+}
+
+TEST(GrammarMask, StringsOfAnyLengthTakeAFewStates) {
+  const auto grammar = compiled(Source::Kind::kJsonSchema,
+                                R"({"type":"string","minLength":5000,"maxLength":90000})");
+  EXPECT_LT(grammar->automaton().num_states(), 200);
+  const auto quote = testing::byte_tokens("\"")[0];
+  Matcher matcher(grammar);
+  ASSERT_TRUE(matcher.accept(quote));
+  const char* const kCharacters[] = {"a", "\xC3\xA9", "\\n", "\\u00e9", "\xF0\x9F\x98\x80"};
+  for (int length = 0; length <= 90000; ++length) {
+    Matcher closed = matcher;
+    ASSERT_EQ(closed.accept(quote), length >= 5000) << length;
+    bool has_gone_on = true;
+    for (const TokenId token : testing::byte_tokens(kCharacters[length % 5])) {
+      has_gone_on = has_gone_on && matcher.accept(token);
+    }
+    ASSERT_EQ(has_gone_on, length < 90000) << length;
   }
 }
 
