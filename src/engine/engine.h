@@ -27,12 +27,19 @@ struct EngineOptions {
   std::vector<StepMeasurement> step_costs = {};
 };
 
+/// Bounds of a histogram of steps by their tokens: prompt rows and tokens generated.
+inline constexpr std::array<int, 13> kStepTokenBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                         512, 1024, 2048, 4096, 8192, 16384};
+
 /// Counters since start and gauges of now; see /metrics.
 struct EngineStats {
   std::uint64_t requests_finished = 0, requests_failed = 0, requests_cancelled = 0;
   std::uint64_t requests_rejected = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   std::uint64_t steps = 0, preemptions = 0;
+  std::uint64_t step_tokens = 0;  ///< prompt rows and tokens generated, of all steps
+  /// Steps of at most so many tokens, but more than the bound before; the last one: of more.
+  std::array<std::uint64_t, kStepTokenBounds.size() + 1> steps_by_tokens = {};
   std::uint64_t verify_steps = 0;  ///< per sequence: spans verified, with or without drafts
   std::uint64_t draft_rounds = 0;  ///< spans verified with at least one draft
   std::array<std::uint64_t, kMaxDraft> drafted_at = {};   ///< by position: times drafted

@@ -106,6 +106,7 @@ core::Status EngineCore::check_request(const Request& request) const {
 
 void EngineCore::add(Request request, EventSink sink) {
   const int max_tokens = request.max_tokens;
+  const bool is_prompt_only = request.is_prompt_only;
   const std::optional<int> draft_length = request.draft_length;
   auto owned = std::make_unique<Job>(std::move(request), std::move(sink), *tokenizer_);
   Job& job = *owned;
@@ -114,8 +115,8 @@ void EngineCore::add(Request request, EventSink sink) {
   s.age = next_age_++;
   s.num_prompt = s.length();
   if (job.scores) s.score_end = s.num_prompt - 1;
-  s.max_length = context_;
-  if (max_tokens > 0 && max_tokens < context_ - s.num_prompt) {
+  s.max_length = is_prompt_only ? s.num_prompt : context_;
+  if (!is_prompt_only && max_tokens > 0 && max_tokens < context_ - s.num_prompt) {
     s.max_length = s.num_prompt + max_tokens;
   }
   if (draft_length.has_value() || options_.draft_length >= 0) {
@@ -186,7 +187,17 @@ void EngineCore::step(const std::function<void()>& meanwhile) {
     return;
   }
   observe_cost(step, seconds);
+  const std::uint64_t generated = stats_.generated_tokens;
   commit(step, *result);
+  count_step(step, stats_.generated_tokens - generated);
+}
+
+void EngineCore::count_step(const PlannedStep& step, std::uint64_t generated) {
+  std::uint64_t tokens = generated;
+  for (const kernels::Span& span : step.plan.spans) tokens += span.prompt.size();
+  stats_.step_tokens += tokens;
+  const auto bound = std::ranges::lower_bound(kStepTokenBounds, static_cast<int>(tokens));
+  ++stats_.steps_by_tokens[static_cast<std::size_t>(bound - kStepTokenBounds.begin())];
 }
 
 void EngineCore::end_overdue() {
@@ -290,7 +301,6 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
     return;
   }
   TANDEM_CHECK(result.slot == s.slot && result.num_tokens >= 1, "a sampled span yields a token");
-  if (job.rules && !job.rules->status().ok()) return fail(job, job.rules->status());
   if (span.is_decode()) count_drafts(job, result);
   if (job.usage.completion_tokens == 0) {
     job.usage.cached_tokens = s.cached_prompt;
@@ -300,6 +310,12 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
 
   Event event;
   if (job.scores) event.prompt_logprobs = job.scores->take();
+  if (job.is_prompt_only) {
+    kv_.settle(s);
+    event.finish = FinishReason::kLength;
+    return finish(job, std::move(event));
+  }
+  if (job.rules && !job.rules->status().ok()) return fail(job, job.rules->status());
   const auto chosen = std::span(result.tokens).first(static_cast<std::size_t>(result.num_tokens));
   for (const TokenId token : chosen) {
     event.tokens.push_back(token);

@@ -76,6 +76,7 @@ class EngineCore {
           scores(PromptScores::make(request)),
           output(tokenizer, std::move(request.stop), std::move(request.stop_tokens),
                  request.ignore_eos),
+          is_prompt_only(request.is_prompt_only),
           deadline(request.deadline),
           sink(std::move(event_sink)) {
       sequence.tokens = std::move(request.prompt);
@@ -86,6 +87,7 @@ class EngineCore {
     std::unique_ptr<OutputRules> rules;    // null: the request has none
     std::unique_ptr<PromptScores> scores;  // null: the request wants none
     Output output;
+    bool is_prompt_only;
     std::optional<std::chrono::steady_clock::time_point> deadline;
     std::optional<double> added_at;  // until its first step
     Usage usage;
@@ -107,6 +109,7 @@ class EngineCore {
                    const kernels::SpanResult& result);
   void fail_broken(Job& job);
   void count_drafts(Job& job, const kernels::SpanResult& result);
+  void count_step(const PlannedStep& step, std::uint64_t generated);
   void observe_cost(const PlannedStep& step, double seconds);
   void fail(Job& job, const core::Status& error);
   void finish(Job& job, Event event);

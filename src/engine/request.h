@@ -58,6 +58,7 @@ struct Request {
   Penalties penalties;
   std::vector<LogitBias> logit_bias;  ///< at most kMaxLogitBiases; those of one token add up
   int max_tokens = 0;                 ///< 0: as many as the context holds
+  bool is_prompt_only = false;        ///< ends with kLength where its first token would come
   /// No end token, and none of stop_tokens, before this many tokens, unless the grammar allows
   /// nothing else; stop strings still end the output.
   int min_tokens = 0;

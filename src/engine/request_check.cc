@@ -13,11 +13,12 @@ namespace {
 core::Status check_prompt(const Request& request, int vocab_size, int context,
                           bool is_bound_by_kv) {
   if (request.prompt.empty()) return core::invalid_argument("the prompt has no token");
-  if (request.prompt.size() >= static_cast<std::size_t>(context)) {
+  const std::size_t answer = request.is_prompt_only ? 0 : 1;
+  if (request.prompt.size() + answer > static_cast<std::size_t>(context)) {
     return core::invalid_argument(fmt::format(
-        "the prompt has {} tokens and needs room for an answer, but the {} {} tokens; shorten the "
-        "prompt or raise {}",
-        request.prompt.size(), is_bound_by_kv ? "KV memory holds" : "context has", context,
+        "the prompt has {} tokens{}, but the {} {} tokens; shorten the prompt or raise {}",
+        request.prompt.size(), answer > 0 ? " and needs room for an answer" : "",
+        is_bound_by_kv ? "KV memory holds" : "context has", context,
         is_bound_by_kv ? "--kv-memory" : "--context"));
   }
   for (std::size_t i = 0; i < request.prompt.size(); ++i) {

@@ -273,6 +273,16 @@ double report_likeliest(std::span<const float> logits, int top, SamplingScratch&
   return log_total;
 }
 
+std::int32_t rank_of(TokenId token, std::span<const float> logits) {
+  const auto id = static_cast<std::size_t>(token);
+  const float logit = logits[id];
+  const auto count = [](std::span<const float> values, auto comes_first) {
+    return static_cast<std::int32_t>(std::count_if(values.begin(), values.end(), comes_first));
+  };
+  return 1 + count(logits.first(id), [logit](float x) { return x >= logit; }) +
+         count(logits.subspan(id + 1), [logit](float x) { return x > logit; });
+}
+
 }  // namespace
 
 TokenId argmax(std::span<const float> logits) {
@@ -295,8 +305,14 @@ TokenId sample(std::span<float> logits, const SamplingParams& params, const RowR
     return logits[static_cast<std::size_t>(id)];
   };
   double log_total = 0.0;
-  if (rule.top_logprobs)
+  if (rule.top_logprobs) {
     log_total = report_likeliest(logits, *rule.top_logprobs, scratch, logprobs);
+  }
+  if (rule.given) {
+    logprobs.chosen = {*rule.given, logprob_of(logit(*rule.given), log_total)};
+    logprobs.rank = rank_of(*rule.given, logits);
+    return *rule.given;
+  }
   scratch.unchanged.clear();
   for (const LogitChange& change : rule.changes) {
     float& x = logit(change.token);
@@ -304,12 +320,13 @@ TokenId sample(std::span<float> logits, const SamplingParams& params, const RowR
     x = changed(x, change);
   }
   if (!rule.mask.empty()) apply_mask(rule.mask, logits);
-  const TokenId token = rule.given ? *rule.given : sample(logits, params, position, scratch);
+  const TokenId token = sample(logits, params, position, scratch);
   if (rule.top_logprobs) {
     for (std::size_t i = 0; i < rule.changes.size(); ++i) {
       logit(rule.changes[i].token) = scratch.unchanged[i];
     }
     logprobs.chosen = {token, logprob_of(logit(token), log_total)};
+    logprobs.rank = 0;
   }
   return token;
 }

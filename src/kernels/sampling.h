@@ -41,7 +41,7 @@ TokenId sample(std::span<const float> logits, const SamplingParams& params, Posi
 /// `logits` is scratch afterwards.
 /// `logprobs` is filled if the rule asks for it, from the logits as they came in: ln of the
 /// softmax, summed in f64 in a fixed order. Costs the length of the rule's changes, and a pass over
-/// the row each for a mask and for logprobs.
+/// the row each for a mask, for logprobs, and for the rank of a given token.
 TokenId sample(std::span<float> logits, const SamplingParams& params, const RowRule& rule,
                Position position, SamplingScratch& scratch, TokenLogprobs& logprobs);
 

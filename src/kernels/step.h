@@ -40,6 +40,7 @@ inline constexpr int kMaxTopLogprobs = 20;
 struct TokenLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;
+  std::int32_t rank = 0;  ///< of a token that was given: its place in that order, from 1
 };
 
 /// A change of one token's logit x before the choice: (x > 0 ? x / divisor : x * divisor) + addend.

@@ -79,6 +79,15 @@ void append_top_of_text(std::string& out, const ScoredToken& scored,
   out += '}';
 }
 
+/// "ID":{"logprob":..,"rank":..,"decoded_token":..}
+void append_ranked_token(std::string& out, const kernels::TokenLogprob& scored, std::int32_t rank,
+                         const tokenizer::Tokenizer& tokenizer) {
+  fmt::format_to(std::back_inserter(out), R"("{}":{{"logprob":{},"rank":{},"decoded_token":)",
+                 scored.token, finite(scored.logprob), rank);
+  append_json_string(out, spelled(scored.token, tokenizer));
+  out += '}';
+}
+
 }  // namespace
 
 void append_head(std::string& out, const AnswerHead& head, std::string_view object) {
@@ -169,6 +178,26 @@ void append_text_logprobs(std::string& out, std::span<const ScoredToken> logprob
     if (each.is_shown) offset += num_characters(tokenizer.bytes(each.chosen.token));
   });
   out += '}';
+}
+
+void append_prompt_logprobs(std::string& out, std::span<const ScoredToken> logprobs,
+                            const tokenizer::Tokenizer& tokenizer) {
+  if (logprobs.empty()) return;
+  out += R"(,"prompt_logprobs":)";
+  append_list(out, logprobs, [&](const ScoredToken& each) {
+    if (std::isnan(each.chosen.logprob)) {
+      out += "null";
+      return;
+    }
+    out += '{';
+    append_ranked_token(out, each.chosen, each.rank, tokenizer);
+    for (std::size_t i = 0; i < each.top.size(); ++i) {
+      if (each.top[i].token == each.chosen.token) continue;
+      out += ',';
+      append_ranked_token(out, each.top[i], static_cast<std::int32_t>(i) + 1, tokenizer);
+    }
+    out += '}';
+  });
 }
 
 }  // namespace tandem::server

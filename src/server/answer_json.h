@@ -30,4 +30,9 @@ void append_chat_logprobs(std::string& out, std::span<const ScoredToken> logprob
 void append_text_logprobs(std::string& out, std::span<const ScoredToken> logprobs,
                           const tokenizer::Tokenizer& tokenizer, std::size_t& offset);
 
+/// ,"prompt_logprobs":[null,{"ID":{"logprob":..,"rank":..,"decoded_token":..},..},..] as vLLM
+/// writes it: of each token itself, then of the likeliest ones. Nothing for none.
+void append_prompt_logprobs(std::string& out, std::span<const ScoredToken> logprobs,
+                            const tokenizer::Tokenizer& tokenizer);
+
 }  // namespace tandem::server

@@ -128,6 +128,7 @@ class ChatWhole final : public AnswerWriter {
     Choice& target = messages_[static_cast<std::size_t>(choice)];
     target.logprobs.insert(target.logprobs.end(), std::make_move_iterator(delta.logprobs.begin()),
                            std::make_move_iterator(delta.logprobs.end()));
+    if (!delta.prompt_logprobs.empty()) prompt_logprobs_ = std::move(delta.prompt_logprobs);
     target.message.add(std::move(delta));
   }
   void end(std::string&, int choice, std::string_view finish_reason, const AnswerUsage&) override {
@@ -147,6 +148,7 @@ class ChatWhole final : public AnswerWriter {
     }
     out += "],";
     append_usage(out, usage);
+    append_prompt_logprobs(out, prompt_logprobs_, *head_.tokenizer);
     out += '}';
   }
 
@@ -183,6 +185,7 @@ class ChatWhole final : public AnswerWriter {
 
   const AnswerHead head_;
   std::vector<Choice> messages_;
+  std::vector<ScoredToken> prompt_logprobs_;
 };
 
 }  // namespace

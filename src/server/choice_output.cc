@@ -7,6 +7,20 @@
 namespace tandem::server {
 namespace {
 constexpr auto kContent = chat::OutputPart::Kind::kContent;
+
+/// The prompt's tokens with `top` alternatives each; before the first one nothing is.
+std::vector<ScoredToken> scores_of_prompt(const engine::Event& event, TokenId first, int top) {
+  constexpr float kNothingBefore = std::numeric_limits<float>::quiet_NaN();
+  std::vector<ScoredToken> scores;
+  scores.push_back({{{first, kNothingBefore}, {}}});
+  for (const kernels::TokenLogprobs& each : event.prompt_logprobs) {
+    scores.push_back({each});
+    auto& alternatives = scores.back().top;
+    alternatives.resize(std::min(alternatives.size(), static_cast<std::size_t>(top)));
+  }
+  return scores;
+}
+
 }  // namespace
 
 ChoiceOutput::ChoiceOutput(const tokenizer::Tokenizer& tokenizer, Options options)
@@ -18,16 +32,12 @@ ChoiceOutput::ChoiceOutput(const tokenizer::Tokenizer& tokenizer, Options option
 Delta ChoiceOutput::push(const engine::Event& event) {
   static_cast<engine::Usage&>(usage_) = event.usage;
   Delta delta;
+  if (!std::exchange(is_begun_, true)) push_prompt(event, delta);
   options_.is_chat ? push_chat(event, delta) : push_text(event, delta);
   return delta;
 }
 
 void ChoiceOutput::push_text(const engine::Event& event, Delta& delta) {
-  if (!std::exchange(is_begun_, true) && options_.echo) push_echo(event, delta);
-  if (options_.is_prompt_only) {
-    usage_.completion_tokens = 0;
-    return finish(engine::FinishReason::kLength);
-  }
   delta.add(kContent, event.text);
   for (const kernels::TokenLogprobs& each : event.logprobs) {
     const TokenId token = each.chosen.token;
@@ -38,13 +48,17 @@ void ChoiceOutput::push_text(const engine::Event& event, Delta& delta) {
   if (event.finish) finish(*event.finish);
 }
 
-void ChoiceOutput::push_echo(const engine::Event& event, Delta& delta) {
-  delta.add(kContent, options_.echo->text);
-  if (event.logprobs.empty()) return;  // none were asked for
-  constexpr float kNothingBefore = std::numeric_limits<float>::quiet_NaN();
-  delta.logprobs.push_back(
-      {{{options_.echo->first_token, kNothingBefore}, {}}, options_.echo->shows_first});
-  for (const kernels::TokenLogprobs& each : event.prompt_logprobs) delta.logprobs.push_back({each});
+void ChoiceOutput::push_prompt(const engine::Event& event, Delta& delta) {
+  if (const auto& echo = options_.echo) {
+    delta.add(kContent, echo->text);
+    if (options_.logprobs) {
+      delta.logprobs = scores_of_prompt(event, echo->first_token, *options_.logprobs);
+      delta.logprobs.front().is_shown = echo->shows_first;
+    }
+  }
+  if (options_.prompt_logprobs) {
+    delta.prompt_logprobs = scores_of_prompt(event, {}, *options_.prompt_logprobs);
+  }
 }
 
 void ChoiceOutput::push_chat(const engine::Event& event, Delta& delta) {

@@ -22,8 +22,10 @@ struct ScoredToken : kernels::TokenLogprobs {
 struct Delta : chat::OutputDelta {
   /// If asked for. Of a chat: those of its content's tokens; of a text: all, an end token included.
   std::vector<ScoredToken> logprobs;
+  /// If asked for, with the first event: those of the prompt's tokens.
+  std::vector<ScoredToken> prompt_logprobs;
 
-  bool empty() const { return parts.empty() && logprobs.empty(); }
+  bool empty() const { return parts.empty() && logprobs.empty() && prompt_logprobs.empty(); }
 };
 
 /// Token counts of an answer.
@@ -51,7 +53,8 @@ class ChoiceOutput {
     bool ignore_eos = false;
     bool parallel_tool_calls = true;          ///< false: the first call ends the choice
     std::optional<Echo> echo = std::nullopt;  ///< texts
-    bool is_prompt_only = false;  ///< texts: nothing that the engine chose is shown or counted
+    std::optional<int> logprobs = {};         ///< alternatives shown per token
+    std::optional<int> prompt_logprobs = {};  ///< the same of the prompt's tokens
   };
   /// `tokenizer` must outlive the output.
   ChoiceOutput(const tokenizer::Tokenizer& tokenizer, Options options);
@@ -69,7 +72,7 @@ class ChoiceOutput {
  private:
   void push_chat(const engine::Event& event, Delta& delta);
   void push_text(const engine::Event& event, Delta& delta);
-  void push_echo(const engine::Event& event, Delta& delta);
+  void push_prompt(const engine::Event& event, Delta& delta);
   void push_token(const engine::Event& event, std::size_t index, Delta& delta);
   void take(chat::OutputDelta parsed, Delta& delta);
   bool is_end(TokenId token) const;

@@ -73,6 +73,7 @@ class CompletionWhole final : public AnswerWriter {
     target.text += text_of(delta);
     target.logprobs.insert(target.logprobs.end(), std::make_move_iterator(delta.logprobs.begin()),
                            std::make_move_iterator(delta.logprobs.end()));
+    if (!delta.prompt_logprobs.empty()) target.prompt_logprobs = std::move(delta.prompt_logprobs);
   }
   void end(std::string&, int choice, std::string_view finish_reason, const AnswerUsage&) override {
     choices_[static_cast<std::size_t>(choice)].finish_reason = finish_reason;
@@ -86,6 +87,7 @@ class CompletionWhole final : public AnswerWriter {
       out += R"(,"logprobs":)";
       std::size_t offset = 0;
       append_text_logprobs(out, choices_[i].logprobs, *head_.tokenizer, offset);
+      append_prompt_logprobs(out, choices_[i].prompt_logprobs, *head_.tokenizer);
       fmt::format_to(std::back_inserter(out), R"(,"finish_reason":"{}"}})",
                      choices_[i].finish_reason);
     }
@@ -97,7 +99,7 @@ class CompletionWhole final : public AnswerWriter {
  private:
   struct Choice {
     std::string text;
-    std::vector<ScoredToken> logprobs;
+    std::vector<ScoredToken> logprobs, prompt_logprobs;
     std::string finish_reason;
   };
 

@@ -89,9 +89,13 @@ void Generation::make_choices(PreparedRequest prepared) {
   if (!params.seed) params.seed = service_->random_number();
   const auto n = static_cast<std::size_t>(params.n);
   const std::size_t num_choices = prepared.prompts.size() * n;
+  n_ = params.n;
   choices_.reserve(num_choices);
   for (std::size_t i = 0; i < num_choices; ++i) {
     const bool has_echo = !prepared.echoes.empty();
+    // The choices of a chat show them once.
+    const bool shows_prompt = i == 0 || !endpoint_.is_chat;
+    const auto prompt_logprobs = shows_prompt ? params.prompt_logprobs : std::nullopt;
     ChoiceOutput output(*service_->model().tokenizer,
                         {.is_chat = endpoint_.is_chat,
                          .stop = params.stop,
@@ -99,12 +103,15 @@ void Generation::make_choices(PreparedRequest prepared) {
                          .ignore_eos = params.ignore_eos,
                          .parallel_tool_calls = prepared.parallel_tool_calls,
                          .echo = has_echo ? std::optional(prepared.echoes[i / n]) : std::nullopt,
-                         .is_prompt_only = params.max_tokens == 0});
+                         .logprobs = params.logprobs,
+                         .prompt_logprobs = prompt_logprobs});
     engine::Request request = engine_request(params, i, prepared.prompts[i / n]);
     request.grammar = prepared.grammar;
-    if (has_echo) request.prompt_logprobs = params.logprobs;
+    request.prompt_logprobs = prompt_logprobs;
+    if (has_echo) request.prompt_logprobs = std::max(prompt_logprobs, params.logprobs);
     choices_.push_back({std::move(request), std::move(output), i % n == 0, 0, {}, {}, {}});
   }
+  max_tokens_ = choices_.front().request.max_tokens;
   AnswerHead head = answer_head(params);
   head.num_choices = static_cast<int>(num_choices);
   head.request_members = std::move(prepared.response_members);
@@ -121,8 +128,8 @@ engine::Request Generation::engine_request(const GenerationParams& params, std::
   request.penalties = params.penalties;
   request.logit_bias = params.logit_bias;
   const int room = service_->model().max_context - static_cast<int>(prompt.size());
-  // An answer without tokens ends at the first one, too.
-  request.max_tokens = std::clamp(params.max_tokens.value_or(room), 1, room);
+  request.is_prompt_only = params.max_tokens == 0;
+  request.max_tokens = std::max(1, std::min(params.max_tokens.value_or(room), room));
   request.min_tokens = params.min_tokens;
   if (!endpoint_.is_chat) request.stop = params.stop;
   request.stop_tokens = params.stop_tokens;
@@ -246,7 +253,7 @@ void Generation::push(std::size_t index, const engine::Event& event) {
   for (const Choice& choice : choices_) {
     most_tokens = std::max(most_tokens, choice.output.usage().completion_tokens);
   }
-  service_->metrics().observe_request(most_tokens);
+  service_->metrics().observe_request(n_, max_tokens_, most_tokens);
   writer_->close(text_, so_far);
   reply_->set_usage(so_far);
 }

@@ -91,6 +91,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::vector<Choice> choices_;
   std::unique_ptr<AnswerWriter> writer_;
+  int n_ = 1;           // choices of each prompt
+  int max_tokens_ = 0;  // of the first choice
   bool is_stream_ = false;
   bool is_open_ = false;  // the writer has been opened
   bool is_done_ = false;  // answered, if only by an error

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ const Buckets kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0
                                0.4,   0.5,    0.75,  1,    2.5,   5,    7.5,   10,  20,   40,  80};
 const Buckets kRequestSeconds = {0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,  15,
                                  20,  30,  40,  50,  60, 120, 240, 480, 960, 1920};
+const Buckets kChoices = {1, 2, 5, 10, 20};
 const Buckets kTokenCounts = {1,   2,    5,    10,   20,    50,    100,  200,
                               500, 1000, 2000, 5000, 10000, 20000, 50000};
 
@@ -53,6 +55,21 @@ class Page {
     metric.label = labels_;
     metric.gauge.value = value;
     add(std::move(name), std::move(help), MetricType::Gauge, {std::move(metric)});
+  }
+  /// counts: by bound, the last one of what is above them all.
+  void histogram(std::string name, std::string help, std::span<const int> bounds,
+                 std::span<const std::uint64_t> counts, double sum) {
+    ClientMetric metric;
+    metric.label = labels_;
+    std::uint64_t cumulative = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      cumulative += counts[i];
+      const double bound = i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({cumulative, bound});
+    }
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = sum;
+    add(std::move(name), std::move(help), MetricType::Histogram, {std::move(metric)});
   }
   /// A gauge of 1 whose labels say something.
   void info(std::string name, std::string help, Labels labels) {
@@ -137,6 +154,8 @@ void add_engine(Page& page, const engine::EngineStats& stats) {
   add_cache_config(page, stats);
   page.counter("vllm:num_preemptions_total", "Requests preempted for lack of KV memory.",
                n(stats.preemptions));
+  page.histogram("vllm:iteration_tokens_total", "Prompt rows and generated tokens of a step.",
+                 engine::kStepTokenBounds, stats.steps_by_tokens, n(stats.step_tokens));
   page.counter("vllm:spec_decode_num_drafts_total", "Spans verified with at least one draft.",
                n(stats.draft_rounds));
   page.counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified.",
@@ -205,6 +224,14 @@ struct Metrics::Impl {
   prometheus::Histogram& most_tokens =
       histogram("vllm:request_max_num_generation_tokens",
                 "Generated tokens of a request's longest choice.", kTokenCounts);
+  prometheus::Histogram& allowed_tokens = histogram(
+      "vllm:request_params_max_tokens",
+      "Tokens that a choice might have: max_tokens, or what the context left.", kTokenCounts);
+  prometheus::Histogram& choices =
+      histogram("vllm:request_params_n", "Choices of a request.", kChoices);
+  prometheus::Histogram& computed_prompt_tokens =
+      histogram("vllm:request_prefill_kv_computed_tokens",
+                "Prompt tokens of a request that were not in the prefix cache.", kTokenCounts);
   prometheus::Histogram& queue_seconds =
       histogram("vllm:request_queue_time_seconds", "Arrival to the first step.", kRequestSeconds);
   prometheus::Histogram& prefill_seconds =
@@ -251,6 +278,7 @@ void Metrics::observe_end(std::string_view reason, const Times& times, const eng
   impl_->prompt_tokens.Observe(usage.prompt_tokens);
   impl_->generated_tokens.Observe(usage.completion_tokens);
   if (!times.first_token || !times.last_token) return;
+  impl_->computed_prompt_tokens.Observe(usage.prompt_tokens - usage.cached_tokens);
   impl_->queue_seconds.Observe(seconds(times.first_step));
   impl_->prefill_seconds.Observe(seconds(*times.first_token - times.first_step));
   const double decode_seconds = seconds(*times.last_token - *times.first_token);
@@ -261,7 +289,9 @@ void Metrics::observe_end(std::string_view reason, const Times& times, const eng
   impl_->inference_seconds.Observe(seconds(*times.last_token - times.first_step));
 }
 
-void Metrics::observe_request(int most_tokens) {
+void Metrics::observe_request(int n, int max_tokens, int most_tokens) {
+  impl_->choices.Observe(n);
+  impl_->allowed_tokens.Observe(max_tokens);
   impl_->most_tokens.Observe(most_tokens);
 }
 

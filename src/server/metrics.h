@@ -33,8 +33,9 @@ class Metrics {
   };
   /// A choice ended; `reason` is stop, length, abort or error.
   void observe_end(std::string_view reason, const Times& times, const engine::Usage& usage);
-  /// All choices of a request are complete; `most_tokens`: of one of them.
-  void observe_request(int most_tokens);
+  /// All `n` choices of a request are complete. max_tokens: that each might have; most_tokens: that
+  /// one of them has.
+  void observe_request(int n, int max_tokens, int most_tokens);
   void count_response(int http_status);
 
   /// `stats` is null while no engine is attached.

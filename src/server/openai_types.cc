@@ -223,6 +223,7 @@ std::variant<ChatRequest, ApiError> parse_chat_request(std::string_view body,
   request.params = read_params(reader, defaults);
   request.params.thought_budget = read_thinking(reader).budget;
   read_chat_logprobs(reader, request.params);
+  read_prompt_logprobs(reader, request.params);
   refuse_unsupported(reader, kUnsupportedInChat);
   request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
   if (!reader.error()) read_conversation(reader, request.conversation);
@@ -241,6 +242,7 @@ std::variant<CompletionRequest, ApiError> parse_completion_request(
   if (const auto count = reader.integer("logprobs", 0, kernels::kMaxTopLogprobs)) {
     request.params.logprobs = static_cast<int>(*count);
   }
+  read_prompt_logprobs(reader, request.params);
   refuse_unsupported(reader, kUnsupportedInCompletions);
   request.echo = reader.boolean("echo").value_or(false);
   read_prompts(reader, request.prompts);

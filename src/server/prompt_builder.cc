@@ -11,8 +11,9 @@
 namespace tandem::server {
 namespace {
 
-/// 2 million of them are 16 MB, and about 60 MB of JSON.
-constexpr std::size_t kMaxEchoedLogprobs = std::size_t{1} << 21;
+/// 2 million of them are 16 MB, and about 60 MB of JSON; in the form of `prompt_logprobs`, where an
+/// entry counts twice, 80 MB.
+constexpr std::size_t kMaxPromptLogprobs = std::size_t{1} << 21;
 
 /// Compiles the form that the answer must have. In a chat that thinks, a thought may come first.
 std::optional<ApiError> compile_format(PreparedRequest& request, bool may_think,
@@ -44,11 +45,13 @@ std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const S
   if (auto error = check_model(request.params.model, model_name)) return *std::move(error);
   const auto max_context = static_cast<std::size_t>(model.max_context);
   for (const std::vector<TokenId>& prompt : request.prompts) {
-    if (prompt.size() >= max_context) {
+    const bool has_answer = request.params.max_tokens != 0;
+    if (prompt.size() + (has_answer ? 1 : 0) > max_context) {
       return invalid_request(
-          fmt::format("This model's context holds {} tokens, of which one must be left for the "
-                      "answer, but the prompt has {}; shorten the prompt.",
-                      max_context, prompt.size()),
+          fmt::format("This model's context holds {} tokens{}, but the prompt has {}; shorten the "
+                      "prompt.",
+                      max_context, has_answer ? ", of which one must be left for the answer" : "",
+                      prompt.size()),
           std::string(prompt_param), "context_length_exceeded");
     }
     if (auto error = check_tokens(prompt, *model.tokenizer, prompt_param)) {
@@ -58,19 +61,24 @@ std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const S
   return request;
 }
 
-/// Bounds the logprobs of echoed prompts, all of which an answer holds at once.
-std::optional<ApiError> check_scores(const PreparedRequest& request) {
-  if (!request.params.logprobs) return std::nullopt;
+/// Bounds the logprobs of prompts, all of which an answer holds at once.
+std::optional<ApiError> check_scores(const PreparedRequest& request, bool has_echo) {
+  const auto entries = [](std::optional<int> top) {
+    return top ? 1 + static_cast<std::size_t>(*top) : std::size_t{0};
+  };
+  const std::size_t echoed = has_echo ? entries(request.params.logprobs) : 0;
+  const std::size_t reported = 2 * entries(request.params.prompt_logprobs);
   std::size_t tokens = 0;
   for (const std::vector<TokenId>& prompt : request.prompts) tokens += prompt.size();
-  const std::size_t count = tokens * static_cast<std::size_t>(request.params.n) *
-                            static_cast<std::size_t>(1 + *request.params.logprobs);
-  if (count <= kMaxEchoedLogprobs) return std::nullopt;
+  const std::size_t count =
+      tokens * static_cast<std::size_t>(request.params.n) * (echoed + reported);
+  if (count <= kMaxPromptLogprobs) return std::nullopt;
+  const std::string param = reported > 0 ? "prompt_logprobs" : "echo";
   return invalid_request(
-      fmt::format("'echo' asks for {} log-probabilities of prompt tokens, but an answer may hold "
-                  "{}; ask for fewer prompts at a time, or for fewer 'logprobs' or 'n'.",
-                  count, kMaxEchoedLogprobs),
-      "echo");
+      fmt::format("'{}' asks for {} log-probabilities of prompt tokens, but an answer may hold {}; "
+                  "ask for fewer prompts at a time, or for fewer log-probabilities or 'n'.",
+                  param, count, kMaxPromptLogprobs),
+      param);
 }
 
 std::variant<PreparedRequest, ApiError> rendered(ChatRequest request, const ServedModel& model,
@@ -84,6 +92,7 @@ std::variant<PreparedRequest, ApiError> rendered(ChatRequest request, const Serv
   prepared.parallel_tool_calls = request.parallel_tool_calls;
   const bool may_think = request.conversation.enable_thinking;
   if (auto error = compile_format(prepared, may_think, model)) return *std::move(error);
+  if (auto error = check_scores(prepared, false)) return *std::move(error);
   return checked(std::move(prepared), model, model_name, prompt_param);
 }
 
@@ -167,8 +176,9 @@ std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body
   }
   auto result = checked(std::move(prepared), model, model_name, "prompt");
   auto* good = std::get_if<PreparedRequest>(&result);
-  if (good == nullptr || !request.echo) return result;
-  if (auto error = check_scores(*good)) return *std::move(error);
+  if (good == nullptr) return result;
+  if (auto error = check_scores(*good, request.echo)) return *std::move(error);
+  if (!request.echo) return result;
   for (std::size_t i = 0; i < good->prompts.size(); ++i) {
     const std::vector<TokenId>& tokens = good->prompts[i];
     const auto* text = std::get_if<std::string>(&request.prompts[i]);

@@ -21,8 +21,6 @@ constexpr std::size_t kMaxStopBytes = 1024;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 constexpr Unsupported kUnsupported[] = {
-    {"best_of", is_one},
-    {"prompt_logprobs", never},
     {"skip_special_tokens", is_true},
 };
 
@@ -136,6 +134,14 @@ void read_sampling(BodyReader& reader, kernels::SamplingParams& sampling) {
   }
 }
 
+void read_choices(BodyReader& reader, GenerationParams& params) {
+  params.n = static_cast<int>(reader.integer("n", 1, kMaxChoices).value_or(1));
+  // Choices that are made and thrown away are not supported.
+  const auto best_of = reader.integer("best_of", 1, kMaxInt).value_or(params.n);
+  if (best_of < params.n) reader.fail("best_of", "must be at least 'n'");
+  if (best_of > params.n) reader.fail(not_supported("best_of"));
+}
+
 void read_lengths(BodyReader& reader, int least_tokens, GenerationParams& params) {
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     if (const auto most = reader.integer(name, least_tokens, kMaxInt)) {
@@ -185,6 +191,15 @@ std::optional<std::vector<TokenId>> token_ids(const json::array& array) {
   return ids;
 }
 
+void read_prompt_logprobs(BodyReader& reader, GenerationParams& params) {
+  const auto count = reader.integer("prompt_logprobs", 0, kernels::kMaxTopLogprobs);
+  if (!count) return;
+  if (params.stream) {
+    return reader.fail("prompt_logprobs", "is not available when 'stream' is true");
+  }
+  params.prompt_logprobs = static_cast<int>(*count);
+}
+
 GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults,
                              int least_tokens) {
   GenerationParams params;
@@ -196,7 +211,7 @@ GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& 
           reader.integer("seed", kAnyInteger, std::numeric_limits<std::int64_t>::max())) {
     params.seed = static_cast<std::uint64_t>(*seed);
   }
-  params.n = static_cast<int>(reader.integer("n", 1, kMaxChoices).value_or(1));
+  read_choices(reader, params);
   read_lengths(reader, least_tokens, params);
   read_penalties(reader, params.penalties);
   read_logit_bias(reader, params.logit_bias);

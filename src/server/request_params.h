@@ -31,6 +31,7 @@ struct GenerationParams {
   bool ignore_eos = false;
   std::optional<int> draft_length;
   std::optional<int> logprobs;         ///< report logprobs and those of this many likeliest tokens
+  std::optional<int> prompt_logprobs;  ///< the same of the prompt's tokens, in vLLM's form
   std::optional<int> thought_budget;   ///< of chats: most tokens of a thought; none: no bound
   std::optional<OutputFormat> format;  ///< none: any text
   bool stream = false;
@@ -43,6 +44,9 @@ struct GenerationParams {
 /// `least_tokens`: the smallest max_tokens.
 GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& defaults,
                              int least_tokens = 1);
+
+/// Reads vLLM's `prompt_logprobs`; after read_params().
+void read_prompt_logprobs(BodyReader& reader, GenerationParams& params);
 
 /// A member that this server cannot honour, and the values that ask for nothing.
 struct Unsupported {

@@ -32,9 +32,10 @@ bool adds_nothing(const json::value& value) {
 }
 
 constexpr Unsupported kUnsupportedInResponses[] = {
-    {"background", is_false},  {"conversation", never}, {"include", adds_nothing},
-    {"max_tool_calls", never}, {"n", is_one},           {"previous_response_id", never},
-    {"prompt", never},         {"store", is_false},     {"truncation", is_disabled},
+    {"background", is_false},   {"conversation", never}, {"include", adds_nothing},
+    {"max_tool_calls", never},  {"n", is_one},           {"previous_response_id", never},
+    {"prompt", never},          {"store", is_false},     {"truncation", is_disabled},
+    {"prompt_logprobs", never},
 };
 
 /// Turns the items of `input` into messages of a chat.

@@ -280,6 +280,31 @@ class FeatureTableTest(unittest.TestCase):
         if again.logprobs.tokens[len(ids[0]) :] == whole.logprobs.tokens:
             self.assertEqual(again.logprobs.token_logprobs[len(ids[0]) :], chosen)
 
+    def test_prompt_logprobs(self):
+        """vLLM's form: what `echo` says of the same tokens, with their places among the others."""
+        text = "Once upon a time a ship"
+        ids = self.server.post("/tokenize", {"prompt": text})["tokens"]
+        echoed = self.client.completions.create(
+            model=self.model, prompt=ids, max_tokens=0, echo=True, logprobs=2
+        ).choices[0]
+        members = {"max_tokens": 4, "temperature": 0, "n": 2, "prompt_logprobs": 2}
+        answer = self.server.post("/v1/completions", {"prompt": text} | members)
+        for choice in answer["choices"]:
+            scores = choice["prompt_logprobs"]
+            self.assertEqual(len(scores), len(ids))
+            self.assertIsNone(scores[0])
+            rows = zip(scores, ids, echoed.logprobs.token_logprobs, echoed.logprobs.tokens)
+            for score, token, logprob, spelled in list(rows)[1:]:
+                own = score[str(token)]
+                self.assertAlmostEqual(own["logprob"], logprob, places=6)
+                self.assertEqual(own["decoded_token"], spelled)
+                ranked = sorted(score.values(), key=lambda each: each["rank"])
+                self.assertEqual([each["rank"] for each in ranked[:2]], [1, 2])
+                self.assertEqual(ranked, sorted(ranked, key=lambda each: -each["logprob"]))
+        chat = self.server.post("/v1/chat/completions", {"messages": MESSAGES} | members)
+        self.assertEqual(len(chat["prompt_logprobs"]), chat["usage"]["prompt_tokens"])
+        self.assertNotIn("prompt_logprobs", chat["choices"][0])
+
 
 def main():
     if len(sys.argv) < 4:

@@ -180,12 +180,42 @@ TEST(RequestFields, PromptLogprobsAreOfEveryTokenWhateverPagesAndKeptRowsAreLeft
           EXPECT_EQ(logprobs[i].chosen.token, request.prompt[i + 1]);
           EXPECT_EQ(logprobs[i].chosen.logprob, expected.chosen.logprob);
           EXPECT_EQ(logprobs[i].top.size(), expected.top.size());
+          EXPECT_EQ(logprobs[i].rank, expected.rank);
         }
       }
       preemptions += harness.core().stats().preemptions;
     }
   }
   EXPECT_GT(preemptions, 0U);
+}
+
+TEST(RequestFields, APromptMayFillTheContextIfNothingFollows) {
+  for (const std::size_t kv_memory_bytes : {40U, 4000U}) {  // less, and more, than the context
+    ScriptedRunner::Options options;
+    options.kv_memory_bytes = kv_memory_bytes;
+    options.max_kept_rows = 7;
+    Harness harness(options, {.max_context = 90});
+    const int context = harness.core().context();
+    EXPECT_EQ(context == 90, kv_memory_bytes == 4000U);
+    Request request = make_request(1, context, 0);
+    EXPECT_EQ(harness.core().check_request(request).code(), core::Code::kInvalidArgument);
+    request.is_prompt_only = true;
+    for (const bool is_scored : {false, true}) {
+      if (is_scored) request.prompt_logprobs = 1;
+      harness.add(request);
+      harness.run();
+      const testing::Received& received = harness.received(request.id);
+      EXPECT_EQ(received.finish, FinishReason::kLength);
+      EXPECT_TRUE(received.tokens.empty());
+      EXPECT_EQ(received.text, "");
+      EXPECT_EQ(received.usage.completion_tokens, 0);
+      EXPECT_EQ(received.prompt_logprobs.size(),
+                is_scored ? static_cast<std::size_t>(context) - 1 : 0);
+      request.id += 1;
+    }
+    request.prompt.push_back(request.prompt.front());
+    EXPECT_EQ(harness.core().check_request(request).code(), core::Code::kInvalidArgument);
+  }
 }
 
 TEST(RequestFields, WhatIsOutOfRangeIsRefusedInASentence) {

@@ -328,6 +328,7 @@ RC_GTEST_PROP(SampleByRule, ChoosesFromTheChangedLogitsAndReportsTheOldOnes, ())
   if (random() % 4 > 0) rule.changes = changes;
   if (random() % 4 > 0) rule.mask = mask;
   if (random() % 4 > 0) rule.top_logprobs = static_cast<int>(random() % 21);
+  if (random() % 4 == 0) rule.given = static_cast<TokenId>(random() % size);
 
   const SamplingParams p = params(*rc::gen::element(0.0F, 0.8F), *rc::gen::element(0, 5),
                                   *rc::gen::element(1.0F, 0.9F), 0.0F, seed);
@@ -335,7 +336,7 @@ RC_GTEST_PROP(SampleByRule, ChoosesFromTheChangedLogitsAndReportsTheOldOnes, ())
   std::vector<float> scratch_logits = logits;
   TokenLogprobs logprobs;
   const TokenId token = sample(scratch_logits, p, rule, 17, scratch, logprobs);
-  RC_ASSERT(token == sample(changed(logits, rule), p, 17, scratch));
+  RC_ASSERT(token == (rule.given ? *rule.given : sample(changed(logits, rule), p, 17, scratch)));
 
   if (!rule.top_logprobs) return;
   double total = 0.0;
@@ -350,6 +351,8 @@ RC_GTEST_PROP(SampleByRule, ChoosesFromTheChangedLogitsAndReportsTheOldOnes, ())
   std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
     return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
   });
+  const auto rank = std::find(order.begin(), order.end(), token) - order.begin() + 1;
+  RC_ASSERT(logprobs.rank == (rule.given ? rank : 0));
   RC_ASSERT(logprobs.top.size() == std::min(size, static_cast<std::size_t>(*rule.top_logprobs)));
   for (std::size_t i = 0; i < logprobs.top.size(); ++i) {
     RC_ASSERT(logprobs.top[i].token == order[i]);

@@ -235,6 +235,7 @@ TEST_F(ChoicesTest, EchoTheLogprobsOfTheirPrompts) {
     EXPECT_EQ(request.prompt_logprobs, 1);
     EXPECT_EQ(request.logprobs, 1);
     EXPECT_EQ(request.max_tokens, 1);
+    EXPECT_EQ(request.is_prompt_only, said.empty());
     engine::Event event;
     for (std::size_t t = 1; t < request.prompt.size(); ++t) {
       const TokenId token = request.prompt[t];
@@ -242,10 +243,12 @@ TEST_F(ChoicesTest, EchoTheLogprobsOfTheirPrompts) {
     }
     event.tokens = tokens_of(said);
     event.text = said == "<turn|>" ? "" : said;
-    event.logprobs = {{{event.tokens[0], -0.25F}, {{event.tokens[0], -0.25F}}}};
+    for (const TokenId token : event.tokens) {
+      event.logprobs.push_back({{token, -0.25F}, {{token, -0.25F}}});
+    }
     event.finish = said == "<turn|>" ? FinishReason::kStop : FinishReason::kLength;
     event.usage.prompt_tokens = static_cast<int>(request.prompt.size());
-    event.usage.completion_tokens = 1;
+    event.usage.completion_tokens = static_cast<int>(event.tokens.size());
     engine_.emit(i, event);
   };
   for (const char* most : {"1", "0"}) {
@@ -255,10 +258,10 @@ TEST_F(ChoicesTest, EchoTheLogprobsOfTheirPrompts) {
                                   R"("logprobs":1,"max_tokens":{}}})",
                                   most));
     });
-    answer(first, "c");
-    answer(first + 1, "<turn|>");
-    const auto body = json::parse(whole.get().body);
     const bool is_empty = *most == '0';
+    answer(first, is_empty ? "" : "c");
+    answer(first + 1, is_empty ? "" : "<turn|>");
+    const auto body = json::parse(whole.get().body);
     const auto part = [&](std::size_t i, const char* name) {
       return json::serialize(body.at("choices").at(i).at("logprobs").at(name));
     };
@@ -276,6 +279,56 @@ TEST_F(ChoicesTest, EchoTheLogprobsOfTheirPrompts) {
     EXPECT_EQ(body.at("usage").at("completion_tokens"), is_empty ? 0 : 2);
     EXPECT_EQ(body.at("choices").at(1).at("finish_reason"), is_empty ? "length" : "stop");
   }
+}
+
+TEST_F(ChoicesTest, CarryTheLogprobsOfThePromptInVllmsForm) {
+  start_and_attach();
+  constexpr TokenId kA = 264;
+  const auto answer = [this](std::size_t i) {
+    const engine::Request request = engine_.request(i);
+    engine::Event event;
+    if (request.prompt_logprobs) {
+      EXPECT_EQ(request.prompt_logprobs, 2);
+      event.prompt_logprobs = {{{kA, -3.0F}, {{9, -0.5F}, {10, -1.0F}}, 7},
+                               {{9, -0.5F}, {{9, -0.5F}, {10, -1.0F}}, 1}};
+    }
+    event.text = "x";
+    event.tokens = tokens_of("x");
+    event.logprobs = {{{event.tokens[0], -0.25F}, {{event.tokens[0], -0.25F}}}};
+    event.finish = FinishReason::kStop;
+    engine_.emit(i, event);
+  };
+  const auto list = [](int top) {
+    const std::string second =
+        top == 2 ? R"(,"10":{"logprob":-1,"rank":2,"decoded_token":"\u0002"})" : std::string();
+    const std::string first = R"("9":{"logprob":-5E-1,"rank":1,"decoded_token":"\u0001"})" + second;
+    return json::parse(R"([null,{"264":{"logprob":-3,"rank":7,"decoded_token":"a"},)" + first +
+                       "},{" + first + "}]");
+  };
+  // A text's choices have them each; beside `echo`, whose own are fewer.
+  Pending text([this] {
+    return complete(R"({"prompt":[2,264,9],"n":2,"prompt_logprobs":2,"echo":true,"logprobs":1})");
+  });
+  answer(0);
+  answer(1);
+  const auto body = json::parse(text.get().body);
+  for (const auto& choice : body.at("choices").as_array()) {
+    EXPECT_EQ(choice.at("prompt_logprobs"), list(2));
+    EXPECT_EQ(json::serialize(choice.at("logprobs").at("top_logprobs").at(1)),
+              R"({"\u0001":-5E-1,"a":-3})");
+  }
+  // A chat has them once, beside its choices.
+  Pending chat_answer([this] { return chat(R"("n":2,"prompt_logprobs":2)"); });
+  answer(2);
+  EXPECT_FALSE(engine_.request(3).prompt_logprobs.has_value());
+  answer(3);
+  const auto chat_body = json::parse(chat_answer.get().body);
+  EXPECT_EQ(chat_body.at("prompt_logprobs"), list(2));
+  EXPECT_FALSE(chat_body.at("choices").at(0).as_object().contains("prompt_logprobs"));
+  // Nothing was asked for.
+  Pending plain([this] { return chat(); });
+  answer(4);
+  EXPECT_FALSE(json::parse(plain.get().body).as_object().contains("prompt_logprobs"));
 }
 
 TEST_F(ChoicesTest, CarryTheLogprobsOfTheirContent) {

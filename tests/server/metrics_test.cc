@@ -27,6 +27,9 @@ engine::EngineStats some_stats() {
   stats.waiting = 2;
   stats.preemptions = 1;
   stats.steps = 50;
+  stats.step_tokens = 900;
+  stats.steps_by_tokens = {10, 20, 0, 0, 0, 15};
+  stats.steps_by_tokens.back() = 5;
   stats.kv_bytes_used = 250;
   stats.kv_bytes_total = 1000;
   stats.kv_page_tokens = 32;
@@ -67,6 +70,14 @@ TEST(Metrics, ShowsTheEngineUnderTheNamesThatDashboardsRead) {
            "tandem:verify_steps_total{model_name=\"m\"} 20\n",
            "tandem:preemptions_total{model_name=\"m\"} 1\n",
            "tandem:steps_total{model_name=\"m\"} 50\n",
+           "# TYPE vllm:iteration_tokens_total histogram\n",
+           "vllm:iteration_tokens_total_bucket{model_name=\"m\",le=\"1\"} 10\n",
+           "vllm:iteration_tokens_total_bucket{model_name=\"m\",le=\"8\"} 30\n",
+           "vllm:iteration_tokens_total_bucket{model_name=\"m\",le=\"128\"} 45\n",
+           "vllm:iteration_tokens_total_bucket{model_name=\"m\",le=\"16384\"} 45\n",
+           "vllm:iteration_tokens_total_bucket{model_name=\"m\",le=\"+Inf\"} 50\n",
+           "vllm:iteration_tokens_total_count{model_name=\"m\"} 50\n",
+           "vllm:iteration_tokens_total_sum{model_name=\"m\"} 900\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }
@@ -78,9 +89,9 @@ TEST(Metrics, CountsEachTokenOnceHoweverTheyAreGrouped) {
   metrics.observe_next_tokens(80ms, 4);  // 20 ms each
   metrics.observe_end("stop",
                       {.first_step = 10ms, .first_token = 30ms, .last_token = 110ms, .end = 200ms},
-                      {.prompt_tokens = 12, .completion_tokens = 5});
+                      {.prompt_tokens = 12, .cached_tokens = 8, .completion_tokens = 5});
   metrics.observe_end("abort", {{}, {}, {}, 1s}, {});  // never began
-  metrics.observe_request(5);
+  metrics.observe_request(2, 40, 5);
   const std::string text = metrics.text(nullptr);
   for (const char* line : {
            "vllm:time_to_first_token_seconds_count{model_name=\"m\"} 1\n",
@@ -98,6 +109,10 @@ TEST(Metrics, CountsEachTokenOnceHoweverTheyAreGrouped) {
            "vllm:request_inference_time_seconds_sum{model_name=\"m\"} 0.1\n",
            "vllm:request_decode_time_seconds_count{model_name=\"m\"} 1\n",
            "vllm:request_max_num_generation_tokens_sum{model_name=\"m\"} 5\n",
+           "vllm:request_params_max_tokens_sum{model_name=\"m\"} 40\n",
+           "vllm:request_params_n_bucket{model_name=\"m\",le=\"1\"} 0\n",
+           "vllm:request_params_n_bucket{model_name=\"m\",le=\"2\"} 1\n",
+           "vllm:request_prefill_kv_computed_tokens_sum{model_name=\"m\"} 4\n",
            "vllm:request_time_per_output_token_seconds_sum{model_name=\"m\"} 0.02\n",
            "vllm:request_prompt_tokens_sum{model_name=\"m\"} 12\n",
            "vllm:request_generation_tokens_sum{model_name=\"m\"} 5\n",

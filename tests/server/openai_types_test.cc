@@ -101,6 +101,11 @@ constexpr BadMember kBadMembers[] = {
     {R"("n":129)", "n", "must be an integer from 1 to 128"},
     {R"("n":"1")", "n", "must be an integer"},
     {R"("best_of":3)", "best_of", "not supported yet"},
+    {R"("n":2,"best_of":1)", "best_of", "must be at least 'n'"},
+    {R"("best_of":0)", "best_of", "must be an integer from 1"},
+    {R"("prompt_logprobs":21)", "prompt_logprobs", "must be an integer from 0 to 20"},
+    {R"("prompt_logprobs":-1)", "prompt_logprobs", "must be an integer from 0 to 20"},
+    {R"("prompt_logprobs":0,"stream":true)", "prompt_logprobs", "not available when 'stream'"},
     {R"("logit_bias":{"50":-101})", "logit_bias", "numbers from -100 to 100"},
     {R"("logit_bias":{"x":1})", "logit_bias", "must be an object of at most 1024 token ids"},
     {R"("logit_bias":{"-1":1})", "logit_bias", "must be an object of at most 1024 token ids"},
@@ -323,6 +328,8 @@ TEST(ChatRequest, ReadsEveryMember) {
   EXPECT_EQ(params.logit_bias[1].bias, -100.0F);
   EXPECT_EQ(params.logprobs, 4);
   EXPECT_EQ(chat_params(R"("logprobs":true)").logprobs, 0);
+  EXPECT_EQ(chat_params(R"("prompt_logprobs":2)").prompt_logprobs, 2);
+  EXPECT_EQ(chat_params(R"("n":2,"best_of":2)").n, 2);
   EXPECT_EQ(chat_params(R"("max_tokens":8.0)").max_tokens, 8);
   EXPECT_THAT(chat_params(R"("stop":"x")").stop, ElementsAre("x"));
   EXPECT_GT(chat_params(R"("top_p":0)").sampling.top_p, 0.0F);

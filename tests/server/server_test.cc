@@ -202,6 +202,12 @@ TEST_F(ServerTest, RefusesPromptsThatDoNotFit) {
   EXPECT_THAT(full.body, HasSubstr("the prompt has 100"));
   EXPECT_EQ(complete(R"({"prompt":[1,2,100000]})").status, 400);
   EXPECT_EQ(engine_.num_submitted(), 0U);
+  // Nothing is left for an answer, and none is asked for.
+  Pending scored([&] { return complete(R"({"prompt":")" + text + R"(","max_tokens":0})"); });
+  EXPECT_TRUE(engine_.request(0).is_prompt_only);
+  EXPECT_EQ(engine_.request(0).prompt.size(), 100U);
+  engine_.emit_end(0, FinishReason::kLength, {.prompt_tokens = 100}, "");
+  EXPECT_EQ(scored.get().status, 200);
 }
 
 TEST_F(ServerTest, MapsTheEnginesRefusals) {
