@@ -212,7 +212,7 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& view, 
   if (!packed.ok()) return packed.status().with_context(name);
   const MatrixView& matrix = packed->view;
   if (role != WeightRole::kTable &&
-      checked_.insert({view.tensor.dtype, kind, matrix.input, matrix.rows, matrix.cols}).second) {
+      checked_.insert({view.tensor.dtype, matrix.kind, matrix.input, matrix.rows, matrix.cols}).second) {
     TANDEM_TRY(check_product(view, matrix, num_ctas_, stream_, name));
   }
   return core::Result<std::unique_ptr<Weight>>(std::make_unique<CudaWeight>(*std::move(packed)));

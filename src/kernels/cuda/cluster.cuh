@@ -44,6 +44,19 @@ __device__ inline void send(std::uint32_t to, std::uint32_t barrier, float a, fl
       "r"(barrier)
       : "memory");
 }
+/// Counts at a barrier of another block. It says nothing of other stores.
+__device__ inline void arrive_at(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// A bulk_copy() to the same place in the blocks of `mask`, at whose own barriers it counts.
+__device__ inline void bulk_copy_to(int mask, void* dst, const void* src, int bytes,
+                                    std::uint64_t* bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1], %2, [%3], %4;" ::"r"(smem_address(dst)),
+      "l"(src), "r"(bytes), "r"(smem_address(bar)), "h"(static_cast<std::uint16_t>(mask))
+      : "memory");
+}
 /// Waits for the first round of a barrier that other blocks send to.
 __device__ inline void wait_for_messages(std::uint64_t* barrier) {
   asm volatile(

@@ -87,8 +87,14 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
     group.unit_bytes_ = std::max(group.unit_bytes_, unit_bytes);
     group.num_tiles_ += m.tiles();
   }
-  // Of plain values a CTA has an SM for itself: half as many parts to store and to add.
-  if (has_dense_schedule(matrices)) num_ctas /= 2;
+  if (has_dense_schedule(matrices)) {
+    DenseCuts cuts = dense_cuts(group.num_tiles_, group.superblocks_, num_ctas, whole_tiles);
+    group.runs_ = cuts.runs;
+    group.slots_ = cuts.slots;
+    group.keys_per_row_ = 8 * kPair * cuts.runs;
+    TANDEM_ASSIGN(group.parts_, DeviceBuffer::copy_of(cuts.parts));
+    return core::Result<GemmGroup>(std::move(group));
+  }
   const long long units =
       static_cast<long long>(whole_tiles ? 1 : group.superblocks_) * group.num_tiles_;
   group.runs_ = static_cast<int>(std::min<long long>(num_ctas, units));
@@ -105,6 +111,7 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
     parts.push_back(whole_tiles ? TileParts{t, 1} : TileParts{first + t, last - first + 1});
   }
   group.slots_ = parts.back().first_slot + parts.back().count;
+  group.keys_per_row_ = 8 * group.runs_;
   TANDEM_ASSIGN(group.parts_, DeviceBuffer::copy_of(parts));
   return core::Result<GemmGroup>(std::move(group));
 }

@@ -122,7 +122,7 @@ class GemmGroup {
   /// whole_tiles.
   void run_largest(const HalfRows& x, int rows, const LargestOutputs& out,
                    cudaStream_t stream) const;
-  int keys_per_row() const { return 8 * runs_; }
+  int keys_per_row() const { return keys_per_row_; }
 
   int slots() const { return slots_; }
   /// First tile of matrix i.
@@ -132,7 +132,7 @@ class GemmGroup {
   DeviceBuffer parts_;
   std::array<TileRange, kMaxGroup> ranges_;
   int num_matrices_ = 0;
-  int num_tiles_ = 0, superblocks_ = 0, runs_ = 0, slots_ = 0, unit_bytes_ = 0;
+  int num_tiles_ = 0, superblocks_ = 0, runs_ = 0, slots_ = 0, unit_bytes_ = 0, keys_per_row_ = 0;
   bool whole_tiles_ = false;
   InputForm input_ = InputForm::kHalf;
 };

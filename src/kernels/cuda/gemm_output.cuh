@@ -19,9 +19,8 @@ struct GemmArguments {
 };
 
 template <int NT>
-__device__ void store_tile(const GemmArguments& g, int run, int tile, int first_row, int n,
-                           int lane, float2 scales, float (&acc)[NT][4]) {
-  const int slot = g.whole_tiles ? tile : run + tile;
+__device__ void store_tile(const GemmArguments& g, int slot, int first_row, int n, int lane,
+                           float2 scales, float (&acc)[NT][4]) {
   float* out = g.partials + static_cast<std::size_t>(slot) * g.max_rows * kTileRows + n;
 #pragma unroll
   for (int t = 0; t < NT; ++t) {
@@ -69,7 +68,8 @@ struct Largest {
       }
     }
   }
-  __device__ void store(const GemmArguments& g, int run, int first_row, int lane) {
+  /// `share` of `shares` of the outputs, eight warps' each.
+  __device__ void store(const LargestOutputs& out, int shares, int share, int first_row, int lane) {
 #pragma unroll
     for (int i = 0; i < 2 * NT; ++i) {
       unsigned long long key = order_key(value[i / 2][i % 2], id[i / 2][i % 2]);
@@ -78,7 +78,7 @@ struct Largest {
         key = other > key ? other : key;
       }
       const std::size_t row = first_row + i / 2 * 8 + 2 * (lane % 4) + i % 2;
-      if (lane < 4) g.largest.keys[(row * g.runs + run) * 8 + threadIdx.x / 32] = key;
+      if (lane < 4) out.keys[(row * shares + share) * 8 + threadIdx.x / 32] = key;
     }
   }
 };

@@ -27,6 +27,14 @@ const StageBudget& stage_budget();
 
 /// Bricks of plain values, for any number of rows (dense_products.cu); false as below.
 bool has_dense_schedule(const std::vector<MatrixView>& matrices);
+/// Tiles that a pair of CTAs multiplies by the same rows at the same time.
+constexpr int kPair = 2;
+/// Their cuts, and where the parts of each tile lie.
+struct DenseCuts {
+  int runs = 0, slots = 0;
+  std::vector<TileParts> parts;
+};
+DenseCuts dense_cuts(int num_tiles, int superblocks, int num_ctas, bool whole_tiles);
 bool launch_dense(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream);
 core::Status prepare_dense();
 
@@ -192,7 +200,8 @@ __device__ void multiply_run(const GemmArguments& g) {
 #pragma unroll
       for (int t = 0; t < NT; ++t) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
     } else {
-      store_tile<NT>(g, run, tile, first_row, first_output, lane, scales, acc);
+      const int slot = g.whole_tiles ? tile : run + tile;
+      store_tile<NT>(g, slot, first_row, first_output, lane, scales, acc);
     }
     if (u + 1 == run_end) run_end = run_begin(g, ++run + 1);
     if (!ends_tile) continue;
@@ -200,7 +209,7 @@ __device__ void multiply_run(const GemmArguments& g) {
     ++tile;
     scales = output_scales(g, tile, first_output);
   }
-  if constexpr (kLargestOnly) largest.store(g, share.first_run, first_row, lane);
+  if constexpr (kLargestOnly) largest.store(g.largest, g.runs, share.first_run, first_row, lane);
 }
 
 /// A launch of `kernel`, whose CTAs have NT * 8 rows, on as many stages as fit; false if two do

@@ -251,7 +251,8 @@ core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind)
   int is_out_of_range = 0;
   TANDEM_CUDA(cudaMemcpy(&is_out_of_range, p.out_of_range, sizeof(int), cudaMemcpyDeviceToHost));
   if (is_out_of_range != 0) {
-    return core::unimplemented("weights beyond 7 are not built for CUDA; use --device cpu");
+    out = {};  // before its larger form takes memory
+    return pack_bricks(weight, BrickKind::kF16);
   }
   return core::Result<PackedMatrix>(std::move(out));
 }

@@ -21,7 +21,8 @@ struct PackedMatrix {
 };
 
 /// Packs a weight [N, K] into bricks, streaming it through a bounded staging buffer: neither the
-/// host nor the device ever holds a second copy. kResourceExhausted when the device is full.
+/// host nor the device ever holds a second copy. What leaves the range of kQ4K or kQ6K becomes kF16.
+/// kResourceExhausted when the device is full.
 core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind);
 
 /// out[r * cols + c] = W[tokens[r * stride]][c] * scale, exactly as the file's formula gives it.
