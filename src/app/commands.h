@@ -20,9 +20,9 @@ struct ModelOptions {
   /// Rates at which drafts are accepted by chance, by position; empty: by what they say.
   std::vector<float> draft_acceptance;
   int max_sequences = 32;
-  int max_queue = 256;  ///< requests that wait beside those
-  int context = 65536;  ///< tokens of one request
-  std::size_t kv_memory_bytes = std::size_t{2} << 30;
+  int max_queue = 256;              ///< requests that wait beside those
+  int context = 65536;              ///< tokens of one request
+  std::size_t kv_memory_bytes = 0;  ///< 0: as much as the model's sequences usually need
   kernels::KvType kv_type = kernels::KvType::kF16;
   std::string device = "auto";       ///< auto, cpu, cuda; or reference, for tests
   std::size_t gpu_memory_bytes = 0;  ///< of a GPU, in all; 0: what is free

@@ -21,6 +21,7 @@ namespace {
 
 namespace json = boost::json;
 using kernels::AttentionKind;
+using model::kv_bytes_per_token;
 using model::ModelConfig;
 using model::ModelFiles;
 

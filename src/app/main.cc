@@ -84,8 +84,9 @@ void add_model_options(CLI::App* app, ModelOptions* options) {
   app->add_option("--context", options->context, "most tokens of a prompt and its answer")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 24));
-  add_parsed(app, "--kv-memory", &options->kv_memory_bytes, tandem::app::parse_size, "2GiB",
-             "a size such as 512MiB or 2GiB", "most memory for the KV cache");
+  add_parsed(app, "--kv-memory", &options->kv_memory_bytes, tandem::app::parse_kv_memory, "auto",
+             "auto or a size such as 512MiB or 2GiB",
+             "most memory for the KV cache; auto: 2 GiB, on a GPU also what all sequences need");
   add_parsed(
       app, "--kv-type", &options->kv_type, tandem::app::parse_kv_type, "f16", "f16 or int8",
       "values of the KV cache: f16, or int8 on the CPU: half the memory, a little less exact");

@@ -21,11 +21,10 @@ namespace tandem::app {
 namespace {
 
 using kernels::AttentionKind;
+using model::kv_bytes_per_token;
 using model::ModelConfig;
 
 using kernels::cpu::kPageTokens;
-
-constexpr std::size_t kKvValueBytes = 2;  // f16, as the CPU backend keeps it
 
 // Measured: the libraries, the server and what every thread keeps; the tokenizer's tables.
 constexpr std::size_t kProgramBytes = std::size_t{14} << 20;
@@ -120,15 +119,6 @@ core::Status add_drafter(const model::ModelFiles& target, const ModelConfig& con
 }
 
 }  // namespace
-
-std::size_t kv_bytes_per_token(const ModelConfig& config, AttentionKind kind) {
-  std::size_t bytes = 0;
-  for (const kernels::KvLayerSpec& layer : config.kv_layers()) {
-    if (layer.kind != kind) continue;
-    bytes += 2 * kKvValueBytes * static_cast<std::size_t>(layer.kv_heads * layer.head_size);
-  }
-  return bytes;
-}
 
 core::Status check_kv_memory(const ModelConfig& config, std::size_t bytes) {
   const std::size_t least = kPageTokens * (kv_bytes_per_token(config, AttentionKind::kFull) +

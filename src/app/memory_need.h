@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "tandem/core/status.h"
+#include "tandem/model/memory_plan.h"
 #include "tandem/model/model_files.h"
 
 namespace tandem::app {
@@ -12,7 +13,7 @@ namespace tandem::app {
 struct ServeBounds {
   int context = 65536;
   int max_sequences = 32;
-  std::size_t kv_memory_bytes = std::size_t{2} << 30;
+  std::size_t kv_memory_bytes = model::kUsualKvBytes;
 };
 
 /// Memory that serving takes on the CPU, in bytes, as the process's resident set shows it.
@@ -28,9 +29,6 @@ struct MemoryNeed {
   std::size_t kv() const { return std::min(kv_live + kv_kept, kv_budget); }
   std::size_t total() const { return program + weights + kv() + workspace; }
 };
-
-/// KV bytes of one token in all layers of a kind that own KV, f16.
-std::size_t kv_bytes_per_token(const model::ModelConfig& config, kernels::AttentionKind kind);
 
 /// Whether a KV budget holds a page of each kind, without which nothing can be served.
 core::Status check_kv_memory(const model::ModelConfig& config, std::size_t bytes);

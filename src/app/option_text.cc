@@ -58,6 +58,12 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<std::uint64_t> parse_kv_memory(std::string_view text) {
+  if (text == "auto") return 0;
+  const auto size = parse_size(text);
+  return size == 0 ? std::nullopt : size;
+}
+
 std::optional<int> parse_draft_length(std::string_view text) {
   if (text == "auto") return -1;
   int length = 0;

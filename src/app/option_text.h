@@ -15,6 +15,9 @@ namespace tandem::app {
 /// or does not fit into 63 bits.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
+/// "auto" is 0; else a size above 0.
+std::optional<std::uint64_t> parse_kv_memory(std::string_view text);
+
 /// "auto" is -1; else a number from 0 to kMaxDraft.
 std::optional<int> parse_draft_length(std::string_view text);
 

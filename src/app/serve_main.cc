@@ -28,7 +28,7 @@ constexpr milliseconds kDrainPatience{30'000};
 core::Result<std::string> check_model(const ModelOptions& options) {
   TANDEM_ASSIGN(const auto files, model::ModelFiles::open(options.model));
   TANDEM_ASSIGN(const model::ModelConfig config, files->config());
-  TANDEM_TRY(check_kv_memory(config, options.kv_memory_bytes));
+  if (options.kv_memory_bytes > 0) TANDEM_TRY(check_kv_memory(config, options.kv_memory_bytes));
   if (!options.draft.empty()) TANDEM_TRY(model::ModelFiles::open(options.draft).status());
   const std::string name = files->name();
   return name.empty() ? std::filesystem::path(options.model).stem().string() : name;

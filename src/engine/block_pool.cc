@@ -11,11 +11,36 @@ namespace tandem::engine {
 BlockPool::BlockPool(const kernels::KvLayout& layout, std::size_t budget_bytes)
     : layout_(layout), budget_bytes_(budget_bytes) {}
 
-bool BlockPool::can_allocate(AttentionKind kind) const {
+std::size_t BlockPool::bytes_of(int Pages::*count) const {
+  std::size_t bytes = 0;
+  for (const AttentionKind kind : kAttentionKinds) {
+    bytes += page_bytes(kind) * static_cast<std::size_t>(pages(kind).*count);
+  }
+  return bytes;
+}
+
+bool BlockPool::has_id(AttentionKind kind) const {
   const Pages& p = pages(kind);
-  const bool has_id = !p.free.empty() ||
-                      p.users.size() < static_cast<std::size_t>(layout_.max_pages[index_of(kind)]);
-  return has_id && page_bytes(kind) <= budget_bytes_ - bytes_used_ - bytes_idle_;
+  return !p.free.empty() ||
+         p.users.size() < static_cast<std::size_t>(layout_.max_pages[index_of(kind)]);
+}
+
+bool BlockPool::has_bytes(AttentionKind kind) const {
+  return page_bytes(kind) <= budget_bytes_ - bytes_used() - bytes_idle();
+}
+
+bool BlockPool::holds(const PageCounts& counts) const {
+  std::size_t bytes = 0;
+  for (const AttentionKind kind : kAttentionKinds) {
+    if (counts[index_of(kind)] > layout_.max_pages[index_of(kind)]) return false;
+    bytes += page_bytes(kind) * static_cast<std::size_t>(counts[index_of(kind)]);
+  }
+  return bytes <= budget_bytes_;
+}
+
+bool BlockPool::has_room(PageCounts counts) const {
+  for (const AttentionKind kind : kAttentionKinds) counts[index_of(kind)] += pages(kind).num_used;
+  return holds(counts);
 }
 
 PageId BlockPool::allocate(AttentionKind kind) {
@@ -30,37 +55,40 @@ PageId BlockPool::allocate(AttentionKind kind) {
     p.free.pop_back();
     p.users[static_cast<std::size_t>(page)] = 1;
   }
-  bytes_used_ += page_bytes(kind);
+  ++p.num_used;
   return page;
 }
 
 void BlockPool::retain(AttentionKind kind, PageId page) {
-  int& users = pages(kind).users[static_cast<std::size_t>(page)];
+  Pages& p = pages(kind);
+  int& users = p.users[static_cast<std::size_t>(page)];
   TANDEM_CHECK(users >= 0, "a free page gets no user");
   if (users == 0) {
-    bytes_idle_ -= page_bytes(kind);
-    bytes_used_ += page_bytes(kind);
+    --p.num_idle;
+    ++p.num_used;
   }
   ++users;
 }
 
 int BlockPool::release(AttentionKind kind, PageId page) {
-  int& users = pages(kind).users[static_cast<std::size_t>(page)];
+  Pages& p = pages(kind);
+  int& users = p.users[static_cast<std::size_t>(page)];
   TANDEM_CHECK(users > 0, "only a page in use is released");
   --users;
   if (users == 0) {
-    bytes_used_ -= page_bytes(kind);
-    bytes_idle_ += page_bytes(kind);
+    --p.num_used;
+    ++p.num_idle;
   }
   return users;
 }
 
 void BlockPool::free(AttentionKind kind, PageId page) {
-  int& users = pages(kind).users[static_cast<std::size_t>(page)];
+  Pages& p = pages(kind);
+  int& users = p.users[static_cast<std::size_t>(page)];
   TANDEM_CHECK(users == 0, "only an idle page is freed");
   users = kFree;
-  bytes_idle_ -= page_bytes(kind);
-  pages(kind).free.push_back(page);
+  --p.num_idle;
+  p.free.push_back(page);
 }
 
 int BlockPool::users(AttentionKind kind, PageId page) const {
@@ -91,9 +119,9 @@ core::Status BlockPool::check(
                                               index_of(kind), num_free, p.free.size()));
     }
   }
-  if (used != bytes_used_ || idle != bytes_idle_ || used + idle > budget_bytes_) {
+  if (used != bytes_used() || idle != bytes_idle() || used + idle > budget_bytes_) {
     return core::internal_error(fmt::format("{} bytes used and {} idle, counted as {} and {} of {}",
-                                            used, idle, bytes_used_, bytes_idle_, budget_bytes_));
+                                            used, idle, bytes_used(), bytes_idle(), budget_bytes_));
   }
   return {};
 }

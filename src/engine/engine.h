@@ -13,7 +13,7 @@
 
 namespace tandem::engine {
 
-/// Of the KV memory, one in so many bytes may hold pages without a user.
+/// Of KV memory that is taken page by page, one in so many bytes may hold pages without a user.
 inline constexpr std::size_t kPrefixCacheShare = 32;
 
 struct EngineOptions {
@@ -22,7 +22,9 @@ struct EngineOptions {
   int max_context = 65536;  ///< prompt + output of one request
   int prefill_chunk = 512;  ///< most prompt rows of a step
   bool prefix_cache = true;
-  std::size_t prefix_cache_bytes = 0;  ///< pages kept without a user; 0: the default share
+  /// Pages kept without a user; 0: a share, or all of the memory where it is reserved anyway.
+  std::size_t prefix_cache_bytes = 0;
+  int usual_answer = 256;  ///< tokens that requests are planned with, until some have ended
   /// Of this model on this machine (measure_steps()), for the adaptive draft length to start from.
   std::vector<StepMeasurement> step_costs = {};
 };

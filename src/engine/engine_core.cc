@@ -27,6 +27,7 @@ SchedulerOptions scheduler_options(const model::StepRunner::Limits& limits,
   out.max_kept_rows = limits.max_kept_rows;
   out.prefill_chunk = std::clamp(options.prefill_chunk, 1, std::max(1, limits.max_rows));
   out.prompt_rows_while_decoding = std::min(out.prefill_chunk, kPromptRowsWhileDecoding);
+  out.usual_answer = options.usual_answer;
   return out;
 }
 
@@ -41,9 +42,12 @@ KvOptions kv_options(const model::StepRunner::Limits& limits, const EngineOption
   out.budget_bytes = limits.kv_memory_bytes;
   out.window = limits.window;
   out.prefix_cache = options.prefix_cache;
-  out.prefix_cache_bytes = options.prefix_cache_bytes > 0
-                               ? options.prefix_cache_bytes
-                               : limits.kv_memory_bytes / kPrefixCacheShare;
+  out.prefix_cache_bytes = limits.kv_memory_bytes;
+  if (options.prefix_cache_bytes > 0) {
+    out.prefix_cache_bytes = options.prefix_cache_bytes;
+  } else if (!limits.kv_is_reserved) {
+    out.prefix_cache_bytes /= kPrefixCacheShare;
+  }
   return out;
 }
 

@@ -20,19 +20,19 @@ int KvManager::sliding_pages_in_flight(int length, int chunk) const {
 }
 
 int KvManager::capacity_tokens() const {
-  const std::size_t budget = pool_.budget_bytes();
-  const std::size_t full = pool_.page_bytes(AttentionKind::kFull);
-  const std::size_t sliding = pool_.page_bytes(AttentionKind::kSliding);
-  const auto window_bytes = sliding * static_cast<std::size_t>(sliding_pages_in_flight(
-                                          std::numeric_limits<int>::max() / 2, 1));
-  std::size_t pages = budget / (full + sliding);  // short texts: as many of one kind as the other
-  if (budget > window_bytes) pages = std::max(pages, (budget - window_bytes) / full);
-  const std::size_t tokens = pages * static_cast<std::size_t>(pool_.page_tokens());
-  return static_cast<int>(std::min<std::size_t>(tokens, std::numeric_limits<int>::max() / 2));
-}
-
-std::size_t KvManager::page_pair_bytes() const {
-  return pool_.page_bytes(AttentionKind::kFull) + pool_.page_bytes(AttentionKind::kSliding);
+  const int window_pages = sliding_pages_in_flight(std::numeric_limits<int>::max() / 2, 1);
+  const auto holds = [&](int pages) {
+    PageCounts counts = {};
+    counts[index_of(AttentionKind::kFull)] = pages;
+    counts[index_of(AttentionKind::kSliding)] = std::min(pages, window_pages);
+    return pool_.holds(counts);
+  };
+  int low = 0;  // pages that fit, in a search by halves
+  for (int step = 1 << 30; step > 0; step /= 2) {
+    if (low <= std::numeric_limits<int>::max() - step && holds(low + step)) low += step;
+  }
+  const auto tokens = std::int64_t{low} * pool_.page_tokens();
+  return static_cast<int>(std::min<std::int64_t>(tokens, std::numeric_limits<int>::max() / 2));
 }
 
 void KvManager::update_keys(Sequence& s) const {
@@ -55,28 +55,28 @@ PrefixCache::Match KvManager::find_prefix(Sequence& s) const {
   return cache_.find(reusable_keys(s), s.tokens);
 }
 
-std::size_t KvManager::bytes_of(int full_pages, int sliding_pages) const {
-  return pool_.page_bytes(AttentionKind::kFull) * static_cast<std::size_t>(full_pages) +
-         pool_.page_bytes(AttentionKind::kSliding) * static_cast<std::size_t>(sliding_pages);
-}
-
-bool KvManager::fits(Sequence& s, int chunk, std::size_t reserve_bytes) const {
+bool KvManager::fits(Sequence& s, int length, int chunk, const PageCounts& reserve) const {
   const PrefixCache::Match match = find_prefix(s);
-  const int full = core::ceil_div(s.length(), pool_.page_tokens()) - match.num_pages;
-  const int hit_sliding = match.num_pages - match.first_sliding;
-  const int sliding = std::max(0, sliding_pages_in_flight(s.length(), chunk) - hit_sliding);
-  const std::size_t taken = pool_.bytes_used() + match.idle_bytes;
-  return bytes_of(full, sliding) + reserve_bytes <= pool_.budget_bytes() - taken;
+  const int sliding_hits = match.num_pages - match.first_sliding;
+  PageCounts counts = reserve;
+  counts[index_of(AttentionKind::kFull)] +=
+      core::ceil_div(length, pool_.page_tokens()) - match.num_pages;
+  counts[index_of(AttentionKind::kSliding)] +=
+      std::max(0, sliding_pages_in_flight(length, chunk) - sliding_hits);
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) counts[kind] += match.idle[kind];
+  return pool_.has_room(counts);
 }
 
-std::size_t KvManager::bytes_to_come(const Sequence& s, int chunk) const {
+PageCounts KvManager::pages_to_come(const Sequence& s, int length, int chunk) const {
   const BlockTable& held = s.tables[index_of(AttentionKind::kSliding)];
   const int known = s.is_started ? s.computed : s.known_prefix;
-  const int full =
-      core::ceil_div(s.length(), pool_.page_tokens()) - core::ceil_div(known, pool_.page_tokens());
-  const int sliding = sliding_pages_in_flight(s.length(), chunk) -
-                      (static_cast<int>(held.pages.size()) - held.first);
-  return bytes_of(full, std::max(0, sliding));
+  const int sliding =
+      sliding_pages_in_flight(length, chunk) - (static_cast<int>(held.pages.size()) - held.first);
+  PageCounts counts = {};
+  counts[index_of(AttentionKind::kFull)] =
+      core::ceil_div(length, pool_.page_tokens()) - core::ceil_div(known, pool_.page_tokens());
+  counts[index_of(AttentionKind::kSliding)] = std::max(0, sliding);
+  return counts;
 }
 
 int KvManager::known_prefix(Sequence& s) const {

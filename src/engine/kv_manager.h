@@ -30,12 +30,13 @@ class KvManager {
   /// Longest text that a sequence can hold when it is alone.
   int capacity_tokens() const;
 
-  /// Whether a waiting sequence can be computed up to its last token beside the others, `chunk`
-  /// rows at a time, with `reserve_bytes` left for them to grow.
-  bool fits(Sequence& sequence, int chunk, std::size_t reserve_bytes) const;
+  /// Whether a waiting sequence can grow to `length` tokens beside the others, `chunk` rows at a
+  /// time, with `reserve` pages left for them.
+  bool fits(Sequence& sequence, int length, int chunk, const PageCounts& reserve) const;
 
-  /// Bytes that a sequence will take beside those it has, until its last token is computed.
-  std::size_t bytes_to_come(const Sequence& sequence, int chunk) const;
+  /// Pages that a running sequence will take at most beside those it has, until it has `length`
+  /// tokens, `chunk` rows at a time.
+  PageCounts pages_to_come(const Sequence& sequence, int length, int chunk) const;
 
   /// Tokens that attach_prefix() would find now.
   int known_prefix(Sequence& sequence) const;
@@ -57,8 +58,6 @@ class KvManager {
   /// Gives all pages back and forgets what was computed.
   void release(Sequence& sequence);
 
-  /// Bytes that one more page of either kind takes.
-  std::size_t page_pair_bytes() const;
   const BlockPool& pool() const { return pool_; }
 
   /// Every reference count equals the number of tables that hold the page, every table fits its
@@ -70,7 +69,6 @@ class KvManager {
   void update_keys(Sequence& sequence) const;
   std::span<const PageKey> reusable_keys(const Sequence& sequence) const;
   PrefixCache::Match find_prefix(Sequence& sequence) const;
-  std::size_t bytes_of(int full_pages, int sliding_pages) const;
   Retention retention_of(const Sequence& sequence, int page) const;
 
   BlockPool pool_;

@@ -1,6 +1,7 @@
 #include "tandem/engine/prefix_cache.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -29,7 +30,9 @@ int PrefixCache::first_visible_page(Position position) const {
 }
 
 PageId PrefixCache::allocate(AttentionKind kind) {
-  while (!pool_->can_allocate(kind) && !lru_.empty()) evict_oldest();
+  // Without an id, the other kind's pages do not help.
+  if (!pool_->has_id(kind) && !lru_[index_of(kind)].empty()) evict_oldest(kind);
+  while (pool_->has_id(kind) && !pool_->can_allocate(kind) && has_idle()) evict_oldest();
   return pool_->allocate(kind);
 }
 
@@ -40,8 +43,10 @@ void PrefixCache::release(AttentionKind kind, PageId page, Retention retention) 
     pool_->free(kind, page);
     return;
   }
-  const auto where = retention == Retention::kCold ? lru_.begin() : lru_.end();
-  node->lru[index_of(kind)] = lru_.insert(where, PageRef{kind, page});
+  const bool is_cold = retention == Retention::kCold;
+  LruList& lru = lru_[index_of(kind)];
+  node->lru[index_of(kind)] =
+      lru.insert(is_cold ? lru.begin() : lru.end(), IdlePage{page, is_cold ? 0 : ++clock_});
   while (pool_->bytes_idle() > limit_bytes_) evict_oldest();
 }
 
@@ -61,13 +66,13 @@ PrefixCache::Match PrefixCache::find(std::span<const PageKey> keys,
     sliding_run = node->pages[kSliding] == kNoPage ? 0 : sliding_run + 1;
     const int boundary = static_cast<int>(i) + 1;
     const int first = std::min(boundary, first_visible_page(boundary * pool_->page_tokens()));
-    if (boundary - first <= sliding_run) match = {boundary, first, 0};
+    if (boundary - first <= sliding_run) match = {boundary, first, {}};
   }
   for (int i = 0; i < match.num_pages; ++i) {
     for (const AttentionKind kind : kAttentionKinds) {
       if (kind == AttentionKind::kSliding && i < match.first_sliding) continue;
       const PageId page = chain[static_cast<std::size_t>(i)]->pages[index_of(kind)];
-      if (pool_->users(kind, page) == 0) match.idle_bytes += pool_->page_bytes(kind);
+      if (pool_->users(kind, page) == 0) ++match.idle[index_of(kind)];
     }
   }
   return match;
@@ -79,7 +84,7 @@ PageId PrefixCache::acquire(const PageKey& key, AttentionKind kind) {
   Node& node = it->second;
   const PageId page = node.pages[index_of(kind)];
   if (auto& position = node.lru[index_of(kind)]; position.has_value()) {
-    lru_.erase(*position);
+    lru_[index_of(kind)].erase(*position);
     position.reset();
   }
   pool_->retain(kind, page);
@@ -124,14 +129,31 @@ void PrefixCache::set_node(AttentionKind kind, PageId page, Node* node) {
   nodes[i] = node;
 }
 
+bool PrefixCache::has_idle() const {
+  return std::ranges::any_of(lru_, [](const LruList& lru) { return !lru.empty(); });
+}
+
 void PrefixCache::evict_oldest() {
-  const PageRef oldest = lru_.front();
-  lru_.pop_front();
-  Node* node = node_of(oldest.kind, oldest.page);
-  set_node(oldest.kind, oldest.page, nullptr);
-  node->lru[index_of(oldest.kind)].reset();
-  node->pages[index_of(oldest.kind)] = kNoPage;
-  pool_->free(oldest.kind, oldest.page);
+  AttentionKind oldest = AttentionKind::kSliding;
+  auto since = std::numeric_limits<std::uint64_t>::max();
+  for (const AttentionKind kind : kAttentionKinds) {
+    const LruList& lru = lru_[index_of(kind)];
+    if (lru.empty() || lru.front().since >= since) continue;
+    oldest = kind;
+    since = lru.front().since;
+  }
+  evict_oldest(oldest);
+}
+
+void PrefixCache::evict_oldest(AttentionKind kind) {
+  LruList& lru = lru_[index_of(kind)];
+  const PageId page = lru.front().page;
+  lru.pop_front();
+  Node* node = node_of(kind, page);
+  set_node(kind, page, nullptr);
+  node->lru[index_of(kind)].reset();
+  node->pages[index_of(kind)] = kNoPage;
+  pool_->free(kind, page);
   const PageKey key = node->key;  // the argument of erase must not live in what it erases
   if (std::ranges::all_of(node->pages, [](PageId page) { return page == kNoPage; })) {
     nodes_.erase(key);
@@ -140,14 +162,16 @@ void PrefixCache::evict_oldest() {
 
 core::Status PrefixCache::check() const {
   std::size_t idle_bytes = 0;
-  for (const PageRef& ref : lru_) {
-    const Node* node = node_of(ref.kind, ref.page);
-    if (node == nullptr || !node->lru[index_of(ref.kind)].has_value() ||
-        pool_->users(ref.kind, ref.page) != 0) {
-      return core::internal_error(
-          fmt::format("page {} of kind {} is listed but not idle", ref.page, index_of(ref.kind)));
+  for (const AttentionKind kind : kAttentionKinds) {
+    for (const IdlePage& idle : lru_[index_of(kind)]) {
+      const Node* node = node_of(kind, idle.page);
+      if (node == nullptr || !node->lru[index_of(kind)].has_value() ||
+          pool_->users(kind, idle.page) != 0) {
+        return core::internal_error(
+            fmt::format("page {} of kind {} is listed but not idle", idle.page, index_of(kind)));
+      }
+      idle_bytes += pool_->page_bytes(kind);
     }
-    idle_bytes += pool_->page_bytes(ref.kind);
   }
   if (idle_bytes != pool_->bytes_idle() || idle_bytes > limit_bytes_) {
     return core::internal_error(fmt::format("{} idle bytes are listed, {} exist, {} are allowed",

@@ -32,7 +32,7 @@ enum class Retention : std::uint8_t {
   kCold,    ///< goes before all others: fills room that nobody else wants
 };
 
-/// Full pages by the text they stand for, kept for reuse under one LRU over both kinds.
+/// Full pages by the text they stand for, kept for reuse, least recently used first out.
 ///
 /// A prompt can start at the page boundary p if the full pages of [0, p) are here and the sliding
 /// pages that a row at p or later sees, keys j > p - W. Pages that a sequence holds are indexed,
@@ -53,7 +53,7 @@ class PrefixCache {
   struct Match {
     int num_pages = 0;
     int first_sliding = 0;
-    std::size_t idle_bytes = 0;  ///< of these pages, those that have no user now
+    PageCounts idle = {};  ///< of these pages, those that have no user now
   };
   /// Longest reusable prefix of at most `keys.size()` pages. keys: chain keys; tokens: the text
   /// itself, compared with what is stored. Changes nothing.
@@ -73,11 +73,12 @@ class PrefixCache {
   core::Status check() const;
 
  private:
-  struct PageRef {
-    AttentionKind kind = AttentionKind::kSliding;
+  /// An idle page, and when it became idle: at 0 where it is cold.
+  struct IdlePage {
     PageId page = kNoPage;
+    std::uint64_t since = 0;
   };
-  using LruList = std::list<PageRef>;
+  using LruList = std::list<IdlePage>;
   struct Node {
     PageKey key;
     PageKey parent;
@@ -93,7 +94,10 @@ class PrefixCache {
                         std::span<const TokenId> page_tokens) const;
   Node* node_of(AttentionKind kind, PageId page) const;
   void set_node(AttentionKind kind, PageId page, Node* node);
+  bool has_idle() const;
+  /// Evicts the oldest idle page of either kind, or of this one.
   void evict_oldest();
+  void evict_oldest(AttentionKind kind);
 
   BlockPool* pool_;
   int window_;
@@ -101,7 +105,8 @@ class PrefixCache {
   bool enabled_;
   std::unordered_map<PageKey, Node, KeyHash> nodes_;
   std::array<std::vector<Node*>, kernels::kNumAttentionKinds> node_of_page_;
-  LruList lru_;  // idle pages, next to be evicted first
+  std::array<LruList, kernels::kNumAttentionKinds> lru_;  // idle pages, next to be evicted first
+  std::uint64_t clock_ = 0;
 };
 
 }  // namespace tandem::engine

@@ -6,8 +6,14 @@
 #include "tandem/core/check.h"
 
 namespace tandem::engine {
+namespace {
 
-Scheduler::Scheduler(const SchedulerOptions& options, KvManager& kv) : options_(options), kv_(&kv) {
+constexpr double kNewestShare = 1.0 / 16.0;  // of the usual answer
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options, KvManager& kv)
+    : options_(options), kv_(&kv), usual_answer_(options.usual_answer) {
   TANDEM_CHECK(options.max_sequences <= std::min(options.max_rows, options.max_kept_rows),
                "every running sequence gets a row");
   for (int slot = options.max_sequences; slot-- > 0;) free_slots_.push_back(slot);
@@ -18,6 +24,8 @@ void Scheduler::add(Sequence& sequence) {
 }
 
 void Scheduler::remove(Sequence& sequence) {
+  const int answer = sequence.length() - sequence.num_prompt;
+  if (answer > 0) usual_answer_ += kNewestShare * (answer - usual_answer_);
   if (sequence.state == SequenceState::kWaiting) {
     std::erase(waiting_, &sequence);
   } else {
@@ -98,7 +106,8 @@ void Scheduler::add_drafts() {
 void Scheduler::admit() {
   while (!waiting_.empty() && !free_slots_.empty() && prompt_rows_left_ > 0 && kept_left_ > 0) {
     Sequence& s = *waiting_.front();
-    if (!running_.empty() && !kv_->fits(s, options_.prompt_rows_while_decoding, bytes_to_come())) {
+    if (!running_.empty() &&
+        !kv_->fits(s, expected_length(s), options_.prompt_rows_while_decoding, pages_to_come())) {
       return;
     }
     waiting_.pop_front();
@@ -110,16 +119,19 @@ void Scheduler::admit() {
   }
 }
 
-std::size_t Scheduler::bytes_to_come() const {
-  // A page more of each kind per sequence: without it the newcomer would be preempted as soon as
-  // the others grow.
-  std::size_t bytes = running_.size() * kv_->page_pair_bytes();
+PageCounts Scheduler::pages_to_come() const {
+  PageCounts sum = {};
   for (const Sequence* s : running_) {
-    if (s->state == SequenceState::kPrefill) {
-      bytes += kv_->bytes_to_come(*s, options_.prompt_rows_while_decoding);
-    }
+    const int chunk = s->state == SequenceState::kPrefill ? options_.prompt_rows_while_decoding : 1;
+    const PageCounts counts = kv_->pages_to_come(*s, expected_length(*s), chunk);
+    for (std::size_t kind = 0; kind < sum.size(); ++kind) sum[kind] += counts[kind];
   }
-  return bytes;
+  return sum;
+}
+
+int Scheduler::expected_length(const Sequence& s) const {
+  const int usual = s.num_prompt + static_cast<int>(usual_answer_);
+  return std::min(s.max_length, std::max(usual, s.length() + kv_->pool().page_tokens()));
 }
 
 Scheduler::Share Scheduler::wanted(const Sequence& s) {

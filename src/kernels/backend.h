@@ -86,8 +86,8 @@ struct DeviceMemory {
 };
 
 /// How the backend pages the KV cache. One page of a kind holds page_tokens positions of K and V
-/// of all kv layers of that kind. Page ids of a kind run from 0 to max_pages - 1; either kind alone
-/// could fill the budget, the engine keeps the sum within it.
+/// of all kv layers of that kind. Page ids of a kind run from 0 to max_pages - 1; all pages of both
+/// kinds may be more than the budget, within which the engine keeps the sum.
 struct KvLayout {
   int page_tokens = 0;
   std::array<std::size_t, kNumAttentionKinds> page_bytes = {};

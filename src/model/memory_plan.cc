@@ -12,10 +12,16 @@
 #include "tandem/model/mtp.h"
 
 namespace tandem::model {
+using kernels::AttentionKind;
+
 namespace {
 
 // With less, hardly a sentence fits beside another.
 constexpr std::size_t kLeastKv = std::size_t{32} << 20;
+constexpr std::size_t kKvValueBytes = 2;  // f16
+constexpr int kUsualTokens = 1024;
+// Rows in flight, and what whole pages hold beside a window.
+constexpr int kWindowSlack = 512;
 
 std::string mib(std::size_t bytes) {
   return fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20);
@@ -47,6 +53,25 @@ std::string MemoryPlan::describe() const {
       "GPU memory: weights {}, per-layer embeddings {}, KV {}, workspace {}, driver and graphs "
       "about {}: {} of {}",
       mib(weights), embeddings, mib(kv), mib(workspace), mib(driver), mib(total()), mib(limit));
+}
+
+std::size_t kv_bytes_per_token(const ModelConfig& config, kernels::AttentionKind kind) {
+  std::size_t bytes = 0;
+  for (const kernels::KvLayerSpec& layer : config.kv_layers()) {
+    if (layer.kind != kind) continue;
+    bytes += 2 * kKvValueBytes * static_cast<std::size_t>(layer.kv_heads * layer.head_size);
+  }
+  return bytes;
+}
+
+std::size_t usual_kv_bytes(const ModelConfig& config, int sequences, int context) {
+  const auto text_bytes = [&](int tokens) {
+    const auto visible = static_cast<std::size_t>(std::min(tokens, config.window + kWindowSlack));
+    return kv_bytes_per_token(config, AttentionKind::kFull) * static_cast<std::size_t>(tokens) +
+           kv_bytes_per_token(config, AttentionKind::kSliding) * visible;
+  };
+  const std::size_t all = static_cast<std::size_t>(sequences) * text_bytes(kUsualTokens);
+  return std::max(kUsualKvBytes, all + text_bytes(std::min(context, config.max_context)));
 }
 
 core::Result<MemoryPlan> plan_memory(const PlannedPair& pair, const kernels::Geometry& geometry,

@@ -36,6 +36,17 @@ struct PlannedPair {
   DraftHead draft_head;
 };
 
+/// KV memory that is enough for small models, and that no host can miss: a bound, which is taken
+/// page by page.
+inline constexpr std::size_t kUsualKvBytes = std::size_t{2} << 30;
+
+/// KV bytes of one token in all layers of a kind that own KV, f16.
+std::size_t kv_bytes_per_token(const ModelConfig& config, kernels::AttentionKind kind);
+
+/// What a device that sets its KV memory aside should have: room for 1,024 tokens of every sequence
+/// and for one that fills its context, and at least kUsualKvBytes.
+std::size_t usual_kv_bytes(const ModelConfig& config, int sequences, int context);
+
 /// Plans the memory of a backend that has a device_memory(), before anything of it is taken: the KV
 /// budget of `geometry` shrinks to what is left of `limit` (0: of the memory that is free). Reads
 /// no weight but the table of a centroid head. kResourceExhausted, with the numbers, if not even

@@ -90,7 +90,7 @@ core::Result<kernels::Geometry> make_geometry(const LoadOptions& options, const 
   geometry.max_kept_rows =
       options.max_kept_rows > 0 ? options.max_kept_rows : options.max_sequences * (1 + kMaxDraft);
   geometry.max_kept_rows = std::min(geometry.max_kept_rows, options.max_rows);
-  geometry.kv_memory_bytes = options.kv_memory_bytes;
+  geometry.kv_memory_bytes = options.kv_memory_bytes > 0 ? options.kv_memory_bytes : kUsualKvBytes;
   geometry.kv_type = options.kv_type;
   geometry.max_context = std::min(options.max_context, geometry.max_context);
   geometry.steps_repeat = true;
@@ -140,6 +140,10 @@ class PairModel final : public Model {
 core::Status PairModel::prepare(const LoadOptions& options) {
   TANDEM_ASSIGN(kernels::Geometry geometry, make_geometry(options, pair_));
   if (backend_->device_memory().has_value()) {
+    if (options.kv_memory_bytes == 0) {
+      geometry.kv_memory_bytes =
+          usual_kv_bytes(pair_.target, geometry.max_sequences, geometry.max_context);
+    }
     const PlannedPair pair = {*pair_.target_files, pair_.target, pair_.draft_files.get(),
                               pair_.drafter, options.draft_head};
     TANDEM_ASSIGN(const MemoryPlan plan,
@@ -168,6 +172,7 @@ core::Status PairModel::prepare(const LoadOptions& options) {
   limits_.window = pair_.target.window;
   limits_.max_draft = has_drafter() ? kMaxDraft : 0;
   limits_.kv_memory_bytes = geometry.kv_memory_bytes;
+  limits_.kv_is_reserved = backend_->device_memory().has_value();
   limits_.kv = backend_->kv_layout();
   limits_.runs_ahead = backend_->runs_ahead();
   return {};
@@ -205,13 +210,14 @@ core::Status PairModel::check_score(std::span<const TokenId> tokens, int first_r
           fmt::format("token {} is not in the vocabulary of {}", token, pair_.target.vocab));
     }
   }
-  const std::size_t pages = static_cast<std::size_t>(
-      core::ceil_div(n, static_cast<std::int64_t>(limits_.kv.page_tokens)));
-  const std::size_t bytes = pages * (limits_.kv.page_bytes[0] + limits_.kv.page_bytes[1]);
-  if (bytes > limits_.kv_memory_bytes) {
-    return core::resource_exhausted(
-        fmt::format("a text of {} tokens needs {} bytes of KV memory, but there are {}", n, bytes,
-                    limits_.kv_memory_bytes));
+  const std::int64_t pages = core::ceil_div(n, std::int64_t{limits_.kv.page_tokens});
+  const std::size_t bytes =
+      static_cast<std::size_t>(pages) * (limits_.kv.page_bytes[0] + limits_.kv.page_bytes[1]);
+  if (bytes > limits_.kv_memory_bytes || pages > std::ranges::min(limits_.kv.max_pages)) {
+    return core::resource_exhausted(fmt::format(
+        "a text of {} tokens needs {} bytes of KV memory, half of them pages of either "
+        "kind; there are {} bytes, or {} and {} pages",
+        n, bytes, limits_.kv_memory_bytes, limits_.kv.max_pages[0], limits_.kv.max_pages[1]));
   }
   return {};
 }

@@ -20,7 +20,8 @@ struct LoadOptions {
   int max_sequences = 32;
   int max_rows = 512;       ///< T of a step
   int max_context = 65536;  ///< clamped to what the model was trained for
-  std::size_t kv_memory_bytes = std::size_t{2} << 30;  ///< at most
+  /// At most; 0: kUsualKvBytes, and on a device with memory of its own usual_kv_bytes().
+  std::size_t kv_memory_bytes = 0;
   kernels::KvType kv_type = kernels::KvType::kF16;
   /// What a device may take in all, the driver's share included; 0: all that is free. The KV budget
   /// shrinks to fit.

@@ -23,6 +23,7 @@ class StepRunner {
     int max_draft = 0;        ///< 0 without a drafter
     bool runs_ahead = false;  ///< a step leaves its caller time until its result is there
     std::size_t kv_memory_bytes = 0;
+    bool kv_is_reserved = false;  ///< taken from the start: keeping pages costs nothing
     kernels::KvLayout kv;
   };
   virtual const Limits& limits() const = 0;

@@ -14,6 +14,9 @@ TEST(OptionText, SizesAreANumberAndAUnit) {
   EXPECT_EQ(parse_size("3TB"), 3'000'000'000'000u);
   EXPECT_EQ(parse_size("4096"), 4096u);
   EXPECT_EQ(parse_size("0"), 0u);
+  EXPECT_EQ(parse_kv_memory("auto"), 0u);
+  EXPECT_EQ(parse_kv_memory("1MiB"), 1u << 20);
+  EXPECT_FALSE(parse_kv_memory("0"));
 }
 
 TEST(OptionText, WhatIsNoSizeIsRefused) {

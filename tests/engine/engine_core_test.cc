@@ -266,6 +266,9 @@ void run_random_traffic(unsigned seed) {
   const std::size_t pair = options.page_bytes[0] + options.page_bytes[1];
   options.kv_memory_bytes = pair * static_cast<std::size_t>(pick(60, 200)) /
                             static_cast<std::size_t>(options.page_tokens);
+  for (int& pages : options.max_pages) {
+    if (pick(0, 2) == 0) pages = pick(40, 150) / options.page_tokens;
+  }
   options.runs_ahead = pick(0, 1) == 0;
   EngineOptions engine_options;
   engine_options.draft_length = pick(-1, kMaxDraft);
@@ -273,6 +276,7 @@ void run_random_traffic(unsigned seed) {
   engine_options.prefix_cache = pick(0, 3) > 0;
   engine_options.prefix_cache_bytes =
       pick(0, 1) == 0 ? options.kv_memory_bytes : static_cast<std::size_t>(pick(1, 60));
+  engine_options.usual_answer = pick(0, 1) * pick(0, 40);
   Harness harness(options, engine_options);
   const int context = harness.core().context();
 
@@ -348,12 +352,32 @@ TEST(EngineCore, EveryOutputEqualsTheOracleUnderRandomTraffic) {
   }
 }
 
+TEST(EngineCore, AContextEndsWhereEitherKindOfPageDoes) {
+  // Pages of 64 tokens as a device has them whose memory is shared out beforehand.
+  ScriptedRunner::Options options;
+  options.page_tokens = 64;
+  options.model.window = 1024;
+  options.page_bytes = {50, 5};
+  options.kv_memory_bytes = 2048;
+  options.max_context = 65536;
+  const auto context = [&](std::array<int, kernels::kNumAttentionKinds> pages) {
+    options.max_pages = pages;
+    return Harness(options, {}).core().context();
+  };
+  EXPECT_EQ(context({}), 15296);  // 17 pages of a window, 239 of the other kind
+  EXPECT_EQ(context({17, 0}), 15296);
+  EXPECT_EQ(context({16, 0}), 1024);
+  EXPECT_EQ(context({10, 307}), 640);  // too few for a window
+  EXPECT_EQ(context({17, 100}), 6400);
+  EXPECT_EQ(context({0, 12}), 768);
+}
+
 TEST(EngineCore, RandomTrafficPreemptsAndHits) {
   // The property above says something only if what it is about happens.
   ScriptedRunner::Options options;
   options.kv_memory_bytes = 240;
   options.page_tokens = 2;
-  Harness harness(options, {.draft_length = 4, .prefix_cache_bytes = 240});
+  Harness harness(options, {.draft_length = 4, .prefix_cache_bytes = 240, .usual_answer = 0});
   std::vector<Request> requests;
   for (std::uint64_t id = 1; id <= 12; ++id) {
     requests.push_back(make_request(id, 14, 80, id % 2));
@@ -361,7 +385,7 @@ TEST(EngineCore, RandomTrafficPreemptsAndHits) {
   }
   harness.run();
   for (const Request& request : requests) harness.expect_output(options, request);
-  EXPECT_GT(harness.core().stats().preemptions, 3U);
+  EXPECT_GT(harness.core().stats().preemptions, 1U);
   EXPECT_GT(harness.core().stats().cached_tokens, 10U);
 }
 

@@ -140,7 +140,7 @@ TEST(PrefixCache, KeepsIdlePagesUpToItsLimitOldestFirstOut) {
   release(a);
   EXPECT_EQ(pool.bytes_idle(), 100U);
   EXPECT_EQ(cache.find(a.keys, a.tokens).num_pages, 2);
-  EXPECT_EQ(cache.find(a.keys, a.tokens).idle_bytes, 70U);
+  EXPECT_EQ(cache.find(a.keys, a.tokens).idle, (PageCounts{1, 2}));
   release(b);
   EXPECT_EQ(pool.bytes_idle(), 100U);
   EXPECT_EQ(cache.find(a.keys, a.tokens).num_pages, 0);

@@ -85,9 +85,10 @@ ScriptedRunner::ScriptedRunner(const Options& options) : options_(options) {
   limits_.kv.page_tokens = options.page_tokens;
   limits_.kv.page_bytes = options.page_bytes;
   for (std::size_t kind = 0; kind < pages_.size(); ++kind) {
-    const std::size_t max_pages = options.kv_memory_bytes / options.page_bytes[kind];
-    limits_.kv.max_pages[kind] = static_cast<int>(max_pages);
-    pages_[kind].assign(max_pages,
+    int& max_pages = limits_.kv.max_pages[kind];
+    max_pages = static_cast<int>(options.kv_memory_bytes / options.page_bytes[kind]);
+    if (options.max_pages[kind] > 0) max_pages = std::min(max_pages, options.max_pages[kind]);
+    pages_[kind].assign(static_cast<std::size_t>(max_pages),
                         std::vector<Cell>(static_cast<std::size_t>(options.page_tokens)));
   }
   slots_.resize(static_cast<std::size_t>(options.max_sequences));

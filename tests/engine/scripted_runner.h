@@ -52,6 +52,7 @@ class ScriptedRunner final : public model::StepRunner {
     int page_tokens = 4;
     std::array<std::size_t, kernels::kNumAttentionKinds> page_bytes = {3, 2};
     std::size_t kv_memory_bytes = 400;
+    std::array<int, kernels::kNumAttentionKinds> max_pages = {};  ///< 0: as the memory allows
     double draft_accuracy = 0.7;  ///< share of drafts that are the token to come
     TokenId broken_token = -1;    ///< spans with a row of this token are broken
     ScriptedModel model = {};

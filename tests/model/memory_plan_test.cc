@@ -7,6 +7,7 @@
 
 #include "../kernels/forwarding_backend.h"
 #include "support.h"
+#include "tandem/model/memory_plan.h"
 #include "toy_model.h"
 
 namespace tandem {
@@ -73,6 +74,26 @@ TEST(MemoryPlan, RefusesWithTheNumbersWhatCannotFit) {
               ::testing::AllOf(HasSubstr("MiB of GPU memory (weights "), HasSubstr("workspace "),
                                HasSubstr("driver and graphs about 124 MiB"),
                                HasSubstr("but 200 MiB are what --gpu-memory allows")));
+}
+
+TEST(MemoryPlan, UsualKvIsWhatTheSequencesNeed) {
+  model::ModelConfig config;
+  config.window = 1024;
+  config.max_context = 131072;
+  const auto add_layers = [&](int count, kernels::AttentionKind kind, int kv_heads, int head_size) {
+    for (int i = 0; i < count; ++i) {
+      model::LayerConfig layer;
+      layer.kind = kind;
+      layer.kv_heads = kv_heads;
+      layer.head_size = head_size;
+      config.layers.push_back(layer);
+    }
+  };
+  add_layers(50, kernels::AttentionKind::kSliding, 16, 256);  // 31B
+  add_layers(10, kernels::AttentionKind::kFull, 4, 512);
+  const std::size_t kib = 1024, text = 1024 * (800 + 80) * kib;
+  EXPECT_EQ(model::usual_kv_bytes(config, 32, 65536), 32 * text + (65536 * 80 + 1536 * 800) * kib);
+  EXPECT_EQ(model::usual_kv_bytes(config, 1, 512), model::kUsualKvBytes);
 }
 
 TEST(MemoryPlan, IsNoneOfTheHostsBusiness) {

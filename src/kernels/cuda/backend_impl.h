@@ -116,8 +116,6 @@ class CudaBackend final : public Backend {
 
   // Memory (backend_memory.cc).
   core::Status configure_kv();
-  /// What pages of a kind may take.
-  std::size_t kv_share(AttentionKind kind) const;
   core::Status configure_rows();
   core::Status configure_results();
   core::Status reserve_attention(int blocks);

@@ -8,16 +8,13 @@
 #include "tandem/kernels/cuda/pack.h"
 #include "tandem/kernels/cuda/product_check.h"
 #include "tandem/kernels/cuda/staged_rows.h"
+#include "tandem/kernels/kv_shares.h"
 
 namespace tandem::kernels::cuda {
 namespace {
 
 constexpr std::array<int, 5> kHeadSizes = {32, 64, 128, 256, 512};
 constexpr int kOldestMajor = 9;
-// The two kinds of pages share the budget; a device allocates for good, so it is cut here: for
-// short texts, unless one text of full length needs more.
-constexpr double kFullShare = 0.55;
-constexpr double kMostFullShare = 0.75;
 
 std::size_t position_bytes(const KvLayerSpec& layer) {
   return std::size_t{2} * static_cast<std::size_t>(layer.kv_heads) *
@@ -85,10 +82,11 @@ core::Status CudaBackend::configure_kv() {
     kv_layer_offsets_.push_back(page);
     page += kPageTokens * position_bytes(layer);
   }
+  const auto shares = kv_shares(geometry_, kv_layout_);
   for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
     const std::size_t page = kv_layout_.page_bytes[kind];
     if (page == 0) continue;
-    const std::size_t pages = kv_share(static_cast<AttentionKind>(kind)) / page;
+    const std::size_t pages = shares[kind] / page;
     if (pages < 2) {
       return core::invalid_argument("--kv-memory holds fewer than two pages of " +
                                     std::to_string(page) + " bytes; raise it");
@@ -98,17 +96,6 @@ core::Status CudaBackend::configure_kv() {
     TANDEM_ASSIGN(kv_pages_[kind], DeviceBuffer::allocate((pages + 1) * page));
   }
   return {};
-}
-
-std::size_t CudaBackend::kv_share(AttentionKind kind) const {
-  const auto full = static_cast<std::size_t>(AttentionKind::kFull);
-  const auto budget = static_cast<double>(geometry_.kv_memory_bytes);
-  const bool alone = kv_layout_.page_bytes[1 - static_cast<std::size_t>(kind)] == 0;
-  if (alone) return geometry_.kv_memory_bytes;
-  const auto longest = static_cast<double>(geometry_.max_context / kPageTokens + 1) *
-                       static_cast<double>(kv_layout_.page_bytes[full]);
-  const double share = std::clamp(longest, kFullShare * budget, kMostFullShare * budget);
-  return static_cast<std::size_t>(kind == AttentionKind::kFull ? share : budget - share);
 }
 
 core::Status CudaBackend::configure_rows() {
