@@ -148,7 +148,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   engine_options.draft_length = options.draft_length;
   engine_options.max_context = options.context;
   engine_options.max_queue = options.max_queue;
-  if (options.draft_length < 0 && out.model->has_drafter() && device.starts_with("cpu")) {
+  if (options.draft_length < 0 && out.model->has_drafter()) {
     TANDEM_ASSIGN(engine_options.step_costs,
                   engine::measure_steps(*out.model, seconds_now, kMeasureSeconds));
   }

@@ -190,7 +190,7 @@ void EngineCore::step(const std::function<void()>& meanwhile) {
     finish_all(FinishReason::kError, failure_);
     return;
   }
-  observe_cost(step, seconds);
+  if (!result->is_first_of_shape) observe_cost(step, seconds);
   const std::uint64_t generated = stats_.generated_tokens;
   commit(step, *result);
   count_step(step, stats_.generated_tokens - generated);

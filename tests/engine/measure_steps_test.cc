@@ -49,6 +49,17 @@ TEST(MeasureSteps, CoversOneEightAndAllSequencesWithAndWithoutDrafts) {
   EXPECT_EQ(works.size(), 12U);
 }
 
+TEST(MeasureSteps, LeavesOutStepsThatPrepareTheirShape) {
+  testing::ScriptedRunner runner(runner_options());
+  const auto clock = [&runner, seconds = 0.0]() mutable {
+    return seconds += runner.was_first_of_shape() ? 100.0 : 1.0;
+  };
+  const auto measured = measure_steps(runner, clock, 1e9);
+  ASSERT_TRUE(measured.ok());
+  EXPECT_EQ(measured->size(), 24U);
+  for (const StepMeasurement& m : *measured) EXPECT_EQ(m.seconds, 1.0);
+}
+
 TEST(MeasureSteps, StopsWhenItsTimeIsOver) {
   testing::ScriptedRunner runner(runner_options());
   const auto measured = measure_steps(runner, ticking_clock(), 9.0);

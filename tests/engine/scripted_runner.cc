@@ -260,6 +260,12 @@ core::Result<kernels::StepResult> ScriptedRunner::step(const kernels::StepPlan& 
     result.spans.push_back(run_span(plan.spans[i], tokens[i]));
     result.spans.back().is_broken = std::ranges::count(tokens[i], options_.broken_token) > 0;
   }
+  std::array<int, 3> shape = {static_cast<int>(plan.spans.size()), 0, 0};
+  for (std::size_t i = 0; i < plan.spans.size(); ++i) {
+    shape[1] += static_cast<int>(tokens[i].size());
+    shape[2] = std::max(shape[2], plan.spans[i].next_drafts);
+  }
+  was_first_of_shape_ = result.is_first_of_shape = shapes_.insert(shape).second;
   ++steps_;
   meanwhile();
   return result;

@@ -65,6 +65,8 @@ class ScriptedRunner final : public model::StepRunner {
                                          const std::function<void()>& meanwhile) override;
 
   const std::vector<std::string>& faults() const { return faults_; }
+  /// Whether the last step was the first of its spans, rows and drafts to make.
+  bool was_first_of_shape() const { return was_first_of_shape_; }
   /// The step with this number (from 0) and all later ones fail.
   void fail_from(int step) { fail_from_ = step; }
   int steps() const { return steps_; }
@@ -103,6 +105,8 @@ class ScriptedRunner final : public model::StepRunner {
   std::vector<int> prompt_rows_;
   int steps_ = 0;
   int fail_from_ = -1;
+  std::set<std::array<int, 3>> shapes_;
+  bool was_first_of_shape_ = false;
 };
 
 /// What a request must yield, computed alone and token by token.

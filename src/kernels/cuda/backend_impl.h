@@ -238,6 +238,7 @@ class CudaBackend final : public Backend {
   PinnedBuffer host_logits_;  // of one row
   SamplingScratch host_sampling_;
   bool is_verified_ = false;
+  bool is_first_of_shape_ = false;  // a part of the step is not replayed, but will be
   int draft_steps_ = 0;
   core::Status failure_;
 };

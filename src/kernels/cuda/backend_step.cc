@@ -59,6 +59,7 @@ Backend::StepShape CudaBackend::begin_step(const StepPlan& plan) {
   pending_ple_.reset();
   draft_steps_ = 0;
   is_verified_ = false;
+  is_first_of_shape_ = false;
   sampling_.fill(host_);
   sizes_ = sizes_of(plan, shape);
   check(reserve_attention(sizes_.blocks));
@@ -84,6 +85,7 @@ void CudaBackend::begin_part(GraphPart part) {
                                is_target ? sizes_.span_rows : sizes_.draft_steps,
                                is_target && sizes_.samples};
   check(graphs_.begin(part, key, sizes_.is_filled_up && failure_.ok(), stream_));
+  if (sizes_.is_filled_up && !is_replay()) is_first_of_shape_ = true;
 }
 
 void CudaBackend::end_part() {
@@ -202,7 +204,9 @@ core::Result<StepResult> CudaBackend::end_step() {
           i, r, results_.drafts[static_cast<std::ptrdiff_t>(i) * geometry_.max_sequences + r]);
     }
   }
-  return host_.take_result();
+  StepResult result = host_.take_result();
+  result.is_first_of_shape = is_first_of_shape_;
+  return result;
 }
 
 }  // namespace tandem::kernels::cuda
