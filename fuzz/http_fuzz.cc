@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <thread>
 
 #include "raw_socket.h"
 #include "tandem/net/http_server.h"
@@ -59,6 +60,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string answer = client.receive_all(20s);
   require(client.is_closed_by_peer());
   require(answer.empty() || answer.starts_with("HTTP/1."));
+  // This one, that is: those before it may take a moment to be taken down.
+  for (int i = 0; i < 5000 && server->open_connections() > 1; ++i) {
+    std::this_thread::sleep_for(1ms);
+  }
   require(server->open_connections() <= 1);
   return 0;
 }

@@ -1,18 +1,15 @@
 #include "tandem/grammar/json_parts.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "tandem/core/json_escape.h"
-#include "tandem/grammar/char_reader.h"
 
 namespace tandem::grammar {
 namespace {
 
 constexpr int kMaxIndentation = 20;
 constexpr int kMaxDigits = 18;
-constexpr int kMaxBeginning = 64;
 
 using Set = std::vector<CodePoints>;
 
@@ -42,16 +39,23 @@ Set intersection(const Set& a, const Set& b) {
 
 ExprId write_in_json_string(RuleSet& rules, const Set& set) {
   std::vector<ExprId> parts = {rules.chars(intersection(set, kPlain))};
+  std::map<std::string, Set> escapes;  // last characters by what is before them
   const auto add_escape = [&](char32_t c) {
     if (!holds(set, c)) return;
     const char byte = static_cast<char>(c);
     std::string escaped;
     core::append_json_escaped({&byte, 1}, escaped);
-    parts.push_back(rules.literal(escaped));
+    const auto last = static_cast<char32_t>(escaped.back());
+    escaped.pop_back();
+    escapes[escaped].push_back({last, last});
   };
   for (char32_t c = 0; c < 0x20; ++c) add_escape(c);
   add_escape('"');
   add_escape('\\');
+  for (auto& [before, last] : escapes) {
+    parts.push_back(
+        rules.sequence({rules.literal(before), rules.chars(normalized(std::move(last)))}));
+  }
   return rules.choice(parts);
 }
 
@@ -153,44 +157,13 @@ ExprId JsonParts::any_key() {
   return rules_->choice({rules_->repeat(rules_->chars(kBare), 1), string()});
 }
 
-ExprId JsonParts::key_other_than(const std::vector<std::string>& names) {
+core::Result<ExprId> JsonParts::key_matching(TextSet texts) {
   const Set& plain = quote_ ? kBare : kPlain;
-  const std::string_view mark = quote_ ? "" : "\"";
-  // By the longest common beginning with one of the names: another character follows it, or the end
-  // where it is no name itself.
-  // Whatever begins like the first characters of a long name is left out.
-  std::set<std::string> beginnings = {""}, cut;
-  const std::set<std::string> whole(names.begin(), names.end());
-  for (const std::string& name : names) {
-    int length = 0;
-    for (CharReader in(name); !in.at_end() && holds(plain, in.peek());) {
-      in.take();
-      beginnings.insert(name.substr(0, in.position()));
-      if (++length == kMaxBeginning) {
-        cut.insert(name.substr(0, in.position()));
-        break;
-      }
-    }
-  }
-  const ExprId rest =
-      rules_->sequence({rules_->repeat(rules_->chars(plain), 0), rules_->literal(mark)});
-  std::vector<ExprId> parts;
-  for (const std::string& beginning : beginnings) {
-    if (cut.contains(beginning)) continue;
-    Set taken;
-    for (auto it = beginnings.upper_bound(beginning);
-         it != beginnings.end() && it->starts_with(beginning); ++it) {
-      const char32_t next = CharReader(std::string_view(*it).substr(beginning.size())).peek();
-      taken.push_back({next, next});
-    }
-    const Set others = intersection(normalized(std::move(taken), true), plain);
-    std::vector<ExprId> ways = {rules_->sequence({rules_->chars(others), rest})};
-    const bool may_end = !whole.contains(beginning) && !(quote_ && beginning.empty());
-    if (may_end) ways.push_back(rules_->literal(mark));
-    parts.push_back(
-        rules_->sequence({rules_->literal(std::string(mark) + beginning), rules_->choice(ways)}));
-  }
-  return rules_->choice(parts);
+  if (quote_) texts.min_length = std::max(texts.min_length, 1);
+  TANDEM_ASSIGN(const ExprId key, write_texts(*rules_, texts, [&](RuleSet& rules, const Set& set) {
+                  return rules.chars(intersection(set, plain));
+                }));
+  return quote_ ? key : quoted(key);
 }
 
 ExprId JsonParts::enclosed(std::string_view open, ExprId body, bool may_be_empty,

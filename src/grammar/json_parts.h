@@ -9,6 +9,7 @@
 
 #include "tandem/grammar/regex.h"
 #include "tandem/grammar/rule_set.h"
+#include "tandem/grammar/text_set.h"
 
 namespace tandem::grammar {
 
@@ -44,8 +45,9 @@ class JsonParts {
 
   ExprId key(std::string_view name);
   ExprId any_key();
-  /// A key of none of these names, spelled without escapes.
-  ExprId key_other_than(const std::vector<std::string>& names);
+  /// A key among these texts that is spelled without escapes, and bare in a call. Errors as
+  /// write_texts() has them.
+  core::Result<ExprId> key_matching(TextSet texts);
 
   /// { pairs } with white space; body: at least one pair.
   ExprId braces(ExprId body, bool may_be_empty) { return enclosed("{", body, may_be_empty, "}"); }

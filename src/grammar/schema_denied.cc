@@ -148,6 +148,11 @@ core::Status SchemaReader::add_denied(const json::value& schema, SchemaParts& pa
   } else if (keys[0] == "enum" || keys[0] == "const") {
     parts.excluded.insert(parts.excluded.end(), denied.values->begin(), denied.values->end());
     return {};
+  } else if (keys[0] == "pattern" || keys[0] == "format") {
+    parts.types &= kStringType;
+    parts.patterns.push_back(denied.patterns[0]);
+    parts.patterns.back().is_denied = true;
+    return {};
   } else if (keys[0] == "multipleOf") {
     parts.types &= kIntegerType | kFractionType;
     parts.numbers.non_steps.push_back(denied.numbers.steps[0]);

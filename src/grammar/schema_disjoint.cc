@@ -36,8 +36,10 @@ core::Result<bool> share_no_value(SchemaReader& reader, const SchemaParts& a,
 core::Result<bool> differ_in_key(SchemaReader& reader, const SchemaParts& a, const SchemaParts& b,
                                  const std::string& name, int depth) {
   if (b.requires_key(name) && !may_write(a, name)) return true;
-  TANDEM_ASSIGN(const SchemaParts of_a, reader.parts_of(a.schemas_of(name)));
-  TANDEM_ASSIGN(const SchemaParts of_b, reader.parts_of(b.schemas_of(name)));
+  TANDEM_ASSIGN(const auto schemas_of_a, reader.schemas_of(a, name));
+  TANDEM_ASSIGN(const auto schemas_of_b, reader.schemas_of(b, name));
+  TANDEM_ASSIGN(const SchemaParts of_a, reader.parts_of(schemas_of_a));
+  TANDEM_ASSIGN(const SchemaParts of_b, reader.parts_of(schemas_of_b));
   return never_satisfies(reader, of_a, of_b, depth + 1);
 }
 
@@ -86,9 +88,7 @@ core::Result<bool> never_satisfies(SchemaReader& reader, const SchemaParts& a, c
   unsigned common = a.types & b.types;
   if (a.allows_nothing() || b.allows_nothing() || common == 0) return true;
   if (a.values || b.values) {
-    const core::Result<bool> is_told =
-        a.values ? share_no_value(reader, a, b) : share_no_value(reader, b, a);
-    return is_told.ok() && *is_told;  // else a pattern would have to be matched
+    return a.values ? share_no_value(reader, a, b) : share_no_value(reader, b, a);
   }
   if (a.numbers.is_apart_from(b.numbers)) common &= ~(kIntegerType | kFractionType);
   if (are_apart(a.min_length, b.max_length) || are_apart(b.min_length, a.max_length)) {

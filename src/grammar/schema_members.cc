@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tandem/grammar/schema_reader.h"
-#include "tandem/grammar/string_formats.h"
 
 namespace tandem::grammar {
 namespace {
@@ -51,15 +50,47 @@ std::optional<std::vector<json::value>> integers_around(const NumberSet& numbers
   return out;
 }
 
-core::Result<bool> allows_string(const SchemaParts& parts, std::string_view text) {
-  const bool has_pattern = !parts.patterns.empty() ||
-                           std::any_of(parts.formats.begin(), parts.formats.end(),
-                                       [](const auto& f) { return !pattern_of_format(f).empty(); });
-  if (has_pattern) return unsupported("pattern or format", " beside enum and const");
-  return is_between(num_characters(text), parts.min_length, parts.max_length);
+}  // namespace
+
+core::Result<bool> SchemaReader::matches(const TextPattern& pattern, std::string_view text) {
+  auto known = patterns_.find({pattern.regex, pattern.is_whole});
+  if (known == patterns_.end()) {
+    TANDEM_ASSIGN(CharAutomaton automaton, CharAutomaton::create(pattern.regex, pattern.is_whole));
+    known =
+        patterns_.emplace(std::pair(pattern.regex, pattern.is_whole), std::move(automaton)).first;
+  }
+  const std::size_t work = known->second.work();
+  const bool is_match = known->second.matches(text);
+  TANDEM_TRY(spend((known->second.work() - work) / 1024));
+  return is_match != pattern.is_denied;
 }
 
-}  // namespace
+core::Result<SchemaParts::Schemas> SchemaReader::schemas_of(const SchemaParts& parts,
+                                                            std::string_view name) {
+  SchemaParts::Schemas out;
+  for (const SchemaParts::Keys& keys : parts.keys) {
+    const std::size_t num_before = out.size();
+    const json::value* own =
+        keys.properties == nullptr ? nullptr : keys.properties->if_contains(name);
+    if (own != nullptr) out.push_back(own);
+    if (keys.pattern_properties != nullptr) {
+      for (const auto& [regex, schema] : keys.pattern_properties->get_object()) {
+        TANDEM_ASSIGN(const bool is_match, matches({std::string(regex), false, false}, name));
+        if (is_match) out.push_back(&schema);
+      }
+    }
+    if (out.size() == num_before && keys.additional != nullptr) out.push_back(keys.additional);
+  }
+  return out;
+}
+
+core::Result<bool> SchemaReader::allows_string(const SchemaParts& parts, std::string_view text) {
+  for (const TextPattern& pattern : parts.patterns) {
+    TANDEM_ASSIGN(const bool is_kept, matches(pattern, text));
+    if (!is_kept) return false;
+  }
+  return is_between(num_characters(text), parts.min_length, parts.max_length);
+}
 
 core::Result<bool> SchemaReader::allows(const SchemaParts& parts, const json::value& value,
                                         int depth) {
@@ -128,14 +159,9 @@ core::Result<bool> SchemaReader::allows_object(const SchemaParts& parts, const j
   for (const std::string& name : parts.required) {
     if (!object.contains(name)) return false;
   }
-  for (const SchemaParts::Keys& keys : parts.keys) {
-    if (keys.pattern_properties != nullptr) {
-      return unsupported("patternProperties", " beside enum and const");
-    }
-  }
   for (const auto& [name, member] : object) {
-    TANDEM_ASSIGN(const bool is_allowed,
-                  allows_all(parts.schemas_of({name.data(), name.size()}), member, depth));
+    TANDEM_ASSIGN(const auto schemas, schemas_of(parts, {name.data(), name.size()}));
+    TANDEM_ASSIGN(const bool is_allowed, allows_all(schemas, member, depth));
     if (!is_allowed) return false;
     TANDEM_ASSIGN(const bool is_name, allows_all(parts.property_names, name, depth));
     if (!is_name) return false;

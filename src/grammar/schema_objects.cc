@@ -1,6 +1,6 @@
 #include <algorithm>
+#include <set>
 
-#include "tandem/grammar/regex.h"
 #include "tandem/grammar/schema_writer.h"
 
 namespace tandem::grammar {
@@ -9,6 +9,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr int kMaxNodes = 4096;
+constexpr std::size_t kMaxPatterns = 4;
 
 }  // namespace
 
@@ -18,61 +19,80 @@ core::Result<ExprId> SchemaWriter::write_object(const SchemaParts& parts, int de
       parts.min_properties == 0 && !parts.max_properties) {
     return parts_.object();
   }
-  if (!parts.property_names.empty() && !names.empty()) {
-    return refused("propertyNames beside properties");
-  }
   // Behind a first pair that must be there, every pair stands in one place.
   const bool is_anchored = !names.empty() && parts.requires_key(names[0]) &&
                            parts.min_properties <= 1 && !parts.max_properties;
+  TANDEM_ASSIGN(SchemaParts key, reader_.parts_of(parts.property_names));
+  key.types &= kStringType;
   std::vector<Pair> pairs;
   for (const std::string& name : names) {
-    const Schemas schemas = parts.schemas_of(name);
-    TANDEM_ASSIGN(const ExprId value,
+    TANDEM_ASSIGN(const Schemas schemas, reader_.schemas_of(parts, name));
+    TANDEM_ASSIGN(const bool is_name, reader_.allows(key, json::value(name)));
+    TANDEM_ASSIGN(ExprId value,
                   is_anchored ? write_all(schemas, depth + 1) : write_shared(schemas, depth + 1));
+    if (!is_name) value = rules_.nothing();
     pairs.push_back({parts_.pair(parts_.key(name), value), parts.requires_key(name)});
   }
-  TANDEM_ASSIGN(const std::optional<ExprId> other, write_other_pair(parts, names, depth));
+  TANDEM_ASSIGN(const std::optional<ExprId> other, write_other_pair(parts, key, names, depth));
   return write_pairs(parts, pairs, other);
 }
 
-/// A pair of a key that has no name in the schema; nothing where there may be none.
+/// A pair of a key that has no name in the schema; nothing where there may be none. By which
+/// patterns the key matches, since that tells what its value must be.
 core::Result<std::optional<ExprId>> SchemaWriter::write_other_pair(
-    const SchemaParts& parts, const std::vector<std::string>& names, int depth) {
-  Schemas schemas;
+    const SchemaParts& parts, const SchemaParts& key, const std::vector<std::string>& names,
+    int depth) {
+  struct Pattern {
+    TextPattern text;
+    const json::value* schema = nullptr;
+    const SchemaParts::Keys* keys = nullptr;
+  };
+  std::vector<Pattern> patterns;
   for (const SchemaParts::Keys& keys : parts.keys) {
-    if (keys.pattern_properties != nullptr) {
-      TANDEM_ASSIGN(const ExprId pair,
-                    write_pattern_pair(parts, keys.pattern_properties->get_object(), names, depth));
-      return std::optional(pair);
+    if (keys.pattern_properties == nullptr) continue;
+    for (const auto& [regex, schema] : keys.pattern_properties->get_object()) {
+      patterns.push_back({{std::string(regex), false, false}, &schema, &keys});
     }
-    if (keys.additional != nullptr) schemas.push_back(keys.additional);
   }
-  TANDEM_ASSIGN(const SchemaParts value_parts, reader_.parts_of(schemas));
-  if (!parts.is_open() || value_parts.allows_nothing()) return std::optional<ExprId>();
-  TANDEM_ASSIGN(const ExprId value, write_shared(schemas, depth + 1));
-  ExprId key = names.empty() ? parts_.any_key() : parts_.key_other_than(names);
-  if (!parts.property_names.empty()) {
-    TANDEM_ASSIGN(SchemaParts key_parts, reader_.parts_of(parts.property_names));
-    key_parts.types &= kStringType;
-    TANDEM_ASSIGN(key, write_parts(key_parts, depth + 1));
+  if (patterns.size() > kMaxPatterns) return refused("more than four patternProperties");
+  std::vector<ExprId> ways;
+  for (unsigned matched = parts.is_open() ? 0 : 1; matched < 1U << patterns.size(); ++matched) {
+    Schemas schemas;
+    SchemaParts own_key = key;
+    std::set<const SchemaParts::Keys*> matching;
+    for (std::size_t i = 0; i < patterns.size(); ++i) {
+      const bool is_matched = (matched >> i & 1U) != 0;
+      own_key.patterns.push_back(patterns[i].text);
+      own_key.patterns.back().is_denied = !is_matched;
+      if (!is_matched) continue;
+      schemas.push_back(patterns[i].schema);
+      matching.insert(patterns[i].keys);
+    }
+    for (const SchemaParts::Keys& keys : parts.keys) {
+      if (keys.additional != nullptr && !matching.contains(&keys))
+        schemas.push_back(keys.additional);
+    }
+    TANDEM_ASSIGN(const SchemaParts value_parts, reader_.parts_of(schemas));
+    if (value_parts.allows_nothing()) continue;
+    TANDEM_ASSIGN(const ExprId value, write_shared(schemas, depth + 1));
+    TANDEM_ASSIGN(const ExprId other, write_other_key(std::move(own_key), names, depth));
+    ways.push_back(parts_.pair(other, value));
   }
-  return std::optional(parts_.pair(key, value));
+  if (ways.empty()) return std::optional<ExprId>();
+  return std::optional(rules_.choice(ways));
 }
 
-core::Result<ExprId> SchemaWriter::write_pattern_pair(const SchemaParts& parts,
-                                                      const json::object& patterns,
-                                                      const std::vector<std::string>& names,
-                                                      int depth) {
-  if (patterns.size() != 1 || parts.keys.size() != 1 || !names.empty() ||
-      !parts.property_names.empty()) {
-    return refused("patternProperties beside other keywords for keys, or of several patterns");
+core::Result<ExprId> SchemaWriter::write_other_key(SchemaParts key,
+                                                   const std::vector<std::string>& names,
+                                                   int depth) {
+  if (key.types == kStringType && !key.values && key.excluded.empty() && !key.says_more()) {
+    if (names.empty()) return parts_.any_key();
+    TextSet texts;
+    texts.holes = names;
+    return parts_.key_matching(std::move(texts));
   }
-  const auto& [pattern, schema] = *patterns.begin();
-  TANDEM_ASSIGN(const ExprId value, write_shared({&schema}, depth + 1));
-  TANDEM_ASSIGN(const ExprId key,
-                read_regex(rules_, std::string_view(pattern.data(), pattern.size()), false,
-                           parts_.char_writer()));
-  return parts_.pair(parts_.quoted(key), value);
+  for (const std::string& name : names) key.excluded.emplace_back(name);
+  return write_parts(key, depth + 1);
 }
 
 /// The named pairs in their order, then others: a graph over the place and how many pairs there

@@ -8,8 +8,8 @@ namespace tandem::grammar {
 bool SchemaParts::says_more() const {
   return !keys.empty() || !required.empty() || !property_names.empty() || min_properties > 0 ||
          max_properties || !elements.empty() || min_items > 0 || max_items || !contains.empty() ||
-         !patterns.empty() || !formats.empty() || min_length > 0 || max_length ||
-         !numbers.says_nothing() || are_items_unique || !choices.empty();
+         !patterns.empty() || min_length > 0 || max_length || !numbers.says_nothing() ||
+         are_items_unique || !choices.empty();
 }
 
 bool SchemaParts::excludes(const Value& value) const {
@@ -33,27 +33,21 @@ std::vector<std::string> SchemaParts::names() const {
   return out;
 }
 
-SchemaParts::Schemas SchemaParts::schemas_of(std::string_view name) const {
-  Schemas out;
-  for (const Keys& each : keys) {
-    const Value* own = each.properties == nullptr ? nullptr : each.properties->if_contains(name);
-    if (own == nullptr && each.pattern_properties == nullptr) own = each.additional;
-    if (own != nullptr) out.push_back(own);
-  }
-  return out;
-}
-
 bool SchemaParts::is_open() const {
-  if (std::any_of(keys.begin(), keys.end(),
-                  [](const Keys& k) { return k.additional != nullptr; })) {
-    return true;
+  const auto is_forbidden = [this](const std::string& name) {
+    return std::any_of(keys.begin(), keys.end(), [&name](const Keys& each) {
+      const Value* own = each.properties == nullptr ? nullptr : each.properties->if_contains(name);
+      return own != nullptr && *own == Value(false);
+    });
+  };
+  bool has_additional = false, has_patterns = false;
+  for (const Keys& each : keys) {
+    has_additional |= each.additional != nullptr;
+    has_patterns |= each.pattern_properties != nullptr;
   }
+  if (has_additional || has_patterns) return has_additional;
   const std::vector<std::string> all = names();
-  return std::all_of(all.begin(), all.end(), [this](const std::string& name) {
-    const Schemas schemas = schemas_of(name);
-    return std::any_of(schemas.begin(), schemas.end(),
-                       [](const Value* schema) { return *schema == Value(false); });
-  });
+  return std::all_of(all.begin(), all.end(), is_forbidden);
 }
 
 bool SchemaParts::requires_key(std::string_view name) const {

@@ -10,6 +10,7 @@
 
 #include "tandem/grammar/number_set.h"
 #include "tandem/grammar/schema_values.h"
+#include "tandem/grammar/text_set.h"
 
 namespace tandem::grammar {
 
@@ -60,7 +61,7 @@ struct SchemaParts {
   };
   std::vector<Contains> contains;
 
-  std::vector<std::string> patterns, formats;
+  std::vector<TextPattern> patterns;  ///< of pattern and format
   double min_length = 0;
   std::optional<double> max_length;
   NumberSet numbers;
@@ -82,10 +83,8 @@ struct SchemaParts {
   bool excludes(const Value& value) const;
   /// The keys that are named, in the schemas' order.
   std::vector<std::string> names() const;
-  /// What each schema says of a key by this name, but for patterns.
-  Schemas schemas_of(std::string_view name) const;
-  /// Whether keys without a name may be written: where a schema says so, or none has a name that
-  /// may be written.
+  /// Whether keys may be written that neither are named nor match a pattern: where a schema says
+  /// so, or none has a pattern or a name that may be written.
   bool is_open() const;
   bool requires_key(std::string_view name) const;
   /// Elements whose schemas differ from those of the ones behind them, and what each schema says of

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <utility>
 
+#include "tandem/grammar/string_formats.h"
+
 namespace tandem::grammar {
 namespace {
 
@@ -355,7 +357,12 @@ core::Status SchemaReader::add_keyword(std::string_view key, const json::value& 
     add_values({list->begin(), list->end()}, parts);
   } else if (key == "pattern" || key == "format") {
     if (!value.is_string()) return malformed(key, "a string");
-    (key == "pattern" ? parts.patterns : parts.formats).emplace_back(view(value.get_string()));
+    const bool is_format = key == "format";
+    const std::string_view text = view(value.get_string());
+    const std::string_view regex = is_format ? pattern_of_format(text) : text;
+    // Other formats describe.
+    const bool is_kept = !is_format || !regex.empty();
+    if (is_kept) parts.patterns.push_back({std::string(regex), is_format, false});
   } else if (key == "uniqueItems") {
     if (!value.is_bool()) return malformed(key, "true or false");
     parts.are_items_unique |= value.get_bool();

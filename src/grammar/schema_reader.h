@@ -2,11 +2,15 @@
 
 #include <boost/json/value.hpp>
 #include <deque>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tandem/core/status.h"
+#include "tandem/grammar/char_automaton.h"
 #include "tandem/grammar/schema_parts.h"
 
 namespace tandem::grammar {
@@ -29,6 +33,8 @@ class SchemaReader {
                            : add(*claim.schema, parts, depth);
   }
   core::Result<SchemaParts> parts_of(const SchemaParts::Schemas& schemas);
+  /// What each schema says of the value of a key by this name.
+  core::Result<SchemaParts::Schemas> schemas_of(const SchemaParts& parts, std::string_view name);
 
   /// Parts under one branch of their last choice.
   struct Branch {
@@ -39,7 +45,8 @@ class SchemaReader {
   /// each other out is not said.
   core::Result<std::vector<Branch>> branches(const SchemaParts& parts);
 
-  /// Whether the value satisfies all parts. kInvalidArgument: a pattern would have to be matched.
+  /// Whether the value satisfies all parts. kInvalidArgument: it
+  /// takes too much work, or a pattern is malformed.
   core::Result<bool> allows(const SchemaParts& parts, const boost::json::value& value,
                             int depth = 0);
   /// All values that the parts allow if they are few and simple: listed ones, null, booleans and
@@ -72,6 +79,8 @@ class SchemaReader {
   core::Result<std::vector<Claims>> denials_of_list(std::string_view key,
                                                     const boost::json::value& value);
 
+  core::Result<bool> matches(const TextPattern& pattern, std::string_view text);
+  core::Result<bool> allows_string(const SchemaParts& parts, std::string_view text);
   core::Result<bool> allows_all(const SchemaParts::Schemas& schemas,
                                 const boost::json::value& value, int depth);
   core::Result<bool> allows_array(const SchemaParts& parts, const boost::json::array& array,
@@ -90,6 +99,7 @@ class SchemaReader {
 
   const boost::json::value* root_;
   std::deque<boost::json::value> made_;
+  std::map<std::pair<std::string, bool>, CharAutomaton> patterns_;  // by text, and whether is_whole
   std::size_t spent_ = 0;
 };
 

@@ -6,7 +6,6 @@
 
 #include "tandem/grammar/regex.h"
 #include "tandem/grammar/schema_disjoint.h"
-#include "tandem/grammar/string_formats.h"
 
 namespace tandem::grammar {
 namespace {
@@ -179,36 +178,26 @@ core::Result<ExprId> SchemaWriter::write_number(const SchemaParts& parts) {
 }
 
 core::Result<ExprId> SchemaWriter::write_string(const SchemaParts& parts) {
-  const bool has_length = parts.min_length > 0 || parts.max_length;
-  std::vector<std::string_view> format_patterns;
-  for (const std::string& name : parts.formats) {
-    const std::string_view pattern = pattern_of_format(name);
-    if (!pattern.empty()) format_patterns.push_back(pattern);
-  }
-  const std::size_t num_patterns = parts.patterns.size() + format_patterns.size();
-  std::vector<std::string> excluded;
+  TextSet texts;
   for (const json::value& value : parts.excluded) {
-    if (const json::string* text = value.if_string()) excluded.emplace_back(*text);
+    if (const json::string* text = value.if_string()) texts.holes.emplace_back(*text);
   }
-  if (!excluded.empty()) {
-    if (num_patterns > 0 || has_length || parts_.is_call()) {
-      return refused("not of some strings beside other keywords, or in a call");
-    }
-    return parts_.key_other_than(excluded);
-  }
-  if (num_patterns > 1 || (num_patterns > 0 && has_length)) {
-    return refused("several of pattern, format, minLength and maxLength of one string");
-  }
-  if (num_patterns == 0) {
+  if (parts.min_length > kMaxMinLength) return refused("a minLength above 100,000");
+  texts.min_length = count(parts.min_length);
+  texts.max_length = count(parts.max_length);
+  texts.patterns = parts.patterns;
+  const bool has_length = parts.min_length > 0 || parts.max_length;
+  if (texts.patterns.empty() && texts.holes.empty()) {
     if (!has_length) return parts_.string();
-    if (parts.min_length > kMaxMinLength) return refused("a minLength above 100,000");
     if (parts.max_length && *parts.max_length < parts.min_length) return rules_.nothing();
-    return parts_.string(count(parts.min_length), count(parts.max_length));
+    return parts_.string(texts.min_length, texts.max_length);
   }
-  const bool is_format = !format_patterns.empty();
+  const bool is_one_pattern = texts.patterns.size() == 1 && !texts.patterns[0].is_denied &&
+                              texts.holes.empty() && !has_length;
   TANDEM_ASSIGN(const ExprId body,
-                read_regex(rules_, is_format ? format_patterns[0] : parts.patterns[0], is_format,
-                           parts_.char_writer()));
+                is_one_pattern ? read_regex(rules_, texts.patterns[0].regex,
+                                            texts.patterns[0].is_whole, parts_.char_writer())
+                               : write_texts(rules_, texts, parts_.char_writer()));
   return parts_.quoted(body);
 }
 

@@ -55,11 +55,11 @@ class SchemaWriter {
   };
   core::Result<ExprId> write_object(const SchemaParts& parts, int depth);
   core::Result<std::optional<ExprId>> write_other_pair(const SchemaParts& parts,
+                                                       const SchemaParts& key,
                                                        const std::vector<std::string>& names,
                                                        int depth);
-  core::Result<ExprId> write_pattern_pair(const SchemaParts& parts,
-                                          const boost::json::object& patterns,
-                                          const std::vector<std::string>& names, int depth);
+  core::Result<ExprId> write_other_key(SchemaParts key, const std::vector<std::string>& names,
+                                       int depth);
   core::Result<ExprId> write_pairs(const SchemaParts& parts, const std::vector<Pair>& pairs,
                                    std::optional<ExprId> other);
 

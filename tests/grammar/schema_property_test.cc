@@ -179,6 +179,46 @@ const std::vector<ExactCase> kExactCases = {
      R"("c":{"type":"null"}},"required":["b"],"maxProperties":2})",
      {R"({"b":null})", R"({"a":null,"b":null})", R"({"b":null,"c":null})"},
      {"{}", R"({"a":null,"c":null})", R"({"a":null,"b":null,"c":null})"}},
+    {R"({"type":"string","pattern":"^[a-z]+$","minLength":2,"maxLength":4})",
+     {"\"ab\"", "\"abcd\""},
+     {"\"a\"", "\"abcde\"", "\"aB\"", "\"\""}},
+    {R"({"type":"string","pattern":"b","maxLength":3})",
+     {"\"b\"", "\"abc\"", "\"\\nb\"", "\"b\xE6\x97\xA5\xE6\x9C\xAC\""},
+     {"\"\"", "\"ac\"", "\"aaab\""}},
+    {R"({"type":"string","allOf":[{"pattern":"^a"},{"pattern":"c$"},{"pattern":"b"}],"maxLength":5})",
+     {"\"abc\"", "\"axbyc\""},
+     {"\"ac\"", "\"bc\"", "\"ab\"", "\"aabbcc\""}},
+    {R"({"type":"string","format":"date","pattern":"^2024"})",
+     {"\"2024-02-29\""},
+     {"\"2023-01-01\"", "\"2024-02-30\"", "\"2024\""}},
+    {R"({"type":"string","minLength":2,"not":{"const":"ab"}})",
+     {"\"aa\"", "\"abc\"", "\"\\\"\\\\\""},
+     {"\"a\"", "\"ab\""}},
+    {R"({"type":"string","not":{"pattern":"[0-9]"},"maxLength":3})",
+     {"\"\"", "\"abc\""},
+     {"\"a1\"", "\"abcd\""}},
+    {R"({"oneOf":[{"type":"string","pattern":"^a"},{"type":"string","pattern":"z$"}]})",
+     {"\"a\"", "\"ab\"", "\"z\"", "\"bz\""},
+     {"\"az\"", "\"b\"", "\"a z\""}},
+    {R"({"if":{"type":"string","pattern":"^x"},"then":{"minLength":3}})",
+     {"\"\"", "\"a\"", "\"xyz\"", "1", "null"},
+     {"\"x\"", "\"xy\""}},
+    {R"({"enum":["ab","b","abc",1],"pattern":"^a","type":"string"})",
+     {"\"ab\"", "\"abc\""},
+     {"\"b\"", "1"}},
+    {R"({"type":"object","properties":{"ax":{"type":"null"}},"patternProperties":{)"
+     R"("^a":{"type":["null","integer"]},"x$":{"type":["null","boolean"]}},)"
+     R"("additionalProperties":{"type":"string"}})",
+     {"{}", R"({"ax":null})", R"({"ab":1})", R"({"x":true})", R"({"abx":null})", R"({"q":""})"},
+     {R"({"ax":1})", R"({"ab":true})", R"({"x":1})", R"({"abx":1})", R"({"q":null})"}},
+    {R"({"type":"object","properties":{"id":{"type":"integer"}},"required":["id"],)"
+     R"("patternProperties":{"^x-":{"type":"null"}},"additionalProperties":false})",
+     {R"({"id":1})", R"({"id":1,"x-a":null,"x-b":null})"},
+     {"{}", R"({"id":1,"y":null})", R"({"id":1,"x-a":2})"}},
+    {R"({"type":"object","properties":{"a":{"type":"null"},"long":{"type":"null"}},)"
+     R"("propertyNames":{"maxLength":2},"additionalProperties":{"type":"null"}})",
+     {"{}", R"({"a":null})", R"({"a":null,"bc":null})"},
+     {R"({"long":null})", R"({"bcd":null})"}},
     {R"({"type":"object","properties":{"a":false,"b":{"type":"null"}}})",
      {"{}", R"({"b":null})"},
      {R"({"a":null})"}},
@@ -208,20 +248,19 @@ TEST(SchemaProperty, CombinationsAreExact) {
 }
 
 TEST(SchemaProperty, WhatHasNoExactAutomatonIsRefused) {
-  for (
-      const char* schema :
-      {R"({"not":{"pattern":"a"}})", R"({"not":{"const":[]},"type":"array"})",
-       R"({"type":"string","minLength":2,"not":{"const":"ab"}})",
-       R"({"type":"array","contains":{"const":1},"maxItems":1033})",
-       R"({"type":"array","uniqueItems":true})",
-       R"({"type":"array","items":{"type":"string"},"uniqueItems":true})",
-       R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":40},"uniqueItems":true})",
-       R"({"type":"object","minProperties":2})",
-       R"({"oneOf":[{"type":"string","pattern":"^a"},{"type":"string","pattern":"^b"}]})",
-       R"({"oneOf":[{"type":"object","properties":{"a":{}},"required":["a"]},)"
-       R"({"type":"object","patternProperties":{"^a":{}},"additionalProperties":false}]})",
-       R"({"if":{"properties":{"a":{"pattern":"x"}}},"then":{"required":["b"]}})",
-       R"({"unevaluatedProperties":false})"}) {
+  const char* const schemas[] = {
+      R"({"not":{"const":[]},"type":"array"})",
+      R"({"type":"array","contains":{"const":1},"maxItems":1033})",
+      R"({"type":"array","uniqueItems":true})",
+      R"({"type":"array","items":{"type":"string"},"uniqueItems":true})",
+      R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":40},"uniqueItems":true})",
+      R"({"type":"object","minProperties":2})",
+      R"({"type":"object","patternProperties":{"a":{},"b":{},"c":{},"d":{},"e":{}}})",
+      R"({"type":"string","pattern":"[a-z]+","maxLength":60000})",
+      R"({"oneOf":[{"type":"array","prefixItems":[{"const":1}]},{"type":"array","minItems":1}]})",
+      R"({"if":{"propertyNames":{"maxLength":2}},"then":{"required":["b"]}})",
+      R"({"unevaluatedProperties":false})"};
+  for (const char* schema : schemas) {
     const auto grammar =
         testing::compiler().compile(testing::source(Source::Kind::kJsonSchema, schema));
     EXPECT_FALSE(grammar.ok()) << schema;
@@ -308,7 +347,7 @@ class SchemaMaker {
 
   /// A schema whose complement can be written.
   json::value make_deniable(int depth) {
-    switch (pick(depth > 2 ? 5 : 8)) {
+    switch (pick(depth > 2 ? 6 : 9)) {
       case 0:
         return {{"type", "number"}, {"minimum", pick(20) - 10}, {"maximum", pick(20)}};
       case 1:
@@ -320,9 +359,11 @@ class SchemaMaker {
       case 4:
         return {{"not", {{"type", {"number", "boolean"}}}}};
       case 5:
+        return {{"type", "string"}, {"pattern", "^[a-e]"}, {"maxLength", 3 + pick(4)}};
+      case 6:
         return {{"properties", {{"a", make_deniable(depth + 1)}, {"n", {{"type", "integer"}}}}},
                 {"required", {"a"}}};
-      case 6:
+      case 7:
         return {{"type", "object"},
                 {"properties", {{"a", {{"const", pick(3)}}}, {"z", true}}},
                 {"dependentRequired", {{"a", {"z"}}}}};
