@@ -71,7 +71,7 @@ std::size_t usual_kv_bytes(const ModelConfig& config, int sequences, int context
            kv_bytes_per_token(config, AttentionKind::kSliding) * visible;
   };
   const std::size_t all = static_cast<std::size_t>(sequences) * text_bytes(kUsualTokens);
-  return std::max(kUsualKvBytes, all + text_bytes(std::min(context, config.max_context)));
+  return std::max({kUsualKvBytes, all, text_bytes(std::min(context, config.max_context))});
 }
 
 core::Result<MemoryPlan> plan_memory(const PlannedPair& pair, const kernels::Geometry& geometry,

@@ -92,7 +92,8 @@ TEST(MemoryPlan, UsualKvIsWhatTheSequencesNeed) {
   add_layers(50, kernels::AttentionKind::kSliding, 16, 256);  // 31B
   add_layers(10, kernels::AttentionKind::kFull, 4, 512);
   const std::size_t kib = 1024, text = 1024 * (800 + 80) * kib;
-  EXPECT_EQ(model::usual_kv_bytes(config, 32, 65536), 32 * text + (65536 * 80 + 1536 * 800) * kib);
+  EXPECT_EQ(model::usual_kv_bytes(config, 32, 65536), 32 * text);
+  EXPECT_EQ(model::usual_kv_bytes(config, 4, 65536), (65536 * 80 + 1536 * 800) * kib);
   EXPECT_EQ(model::usual_kv_bytes(config, 1, 512), model::kUsualKvBytes);
 }
 
