@@ -30,6 +30,8 @@ class Reader {
     std::memcpy(&h, block_ + offset, sizeof h);
     return core::f16_to_f32(h);
   }
+  /// The f16 at `offset` times an integer of a byte, which is exact.
+  float scaled(int offset, int factor) const { return f16(offset) * static_cast<float>(factor); }
 
  private:
   const std::byte* block_;
@@ -39,9 +41,9 @@ void set_code(CodeBlock& out, int k, int value) {
   out.codes[static_cast<std::size_t>(k)] = static_cast<std::int16_t>(value);
 }
 
-void set_scale(CodeBlock& out, int group16, int scale, int min = 0) {
-  out.scales[static_cast<std::size_t>(group16)] = static_cast<std::int16_t>(scale);
-  out.mins[static_cast<std::size_t>(group16)] = static_cast<std::int16_t>(min);
+void set_scale(CodeBlock& out, int group16, float scale, float min = 0.0F) {
+  out.scales[static_cast<std::size_t>(group16)] = scale;
+  out.mins[static_cast<std::size_t>(group16)] = min;
 }
 
 /// Nibble of element k of a 32-block whose low nibbles are elements 0..15.
@@ -50,11 +52,8 @@ int nibble32(const Reader& r, int qs, int k) {
 }
 
 void read_block32(DType dtype, const Reader& r, CodeBlock& out) {
-  out.d = r.f16(0);
-  const int min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 ? 1 : 0;
-  out.has_mins = min != 0;
-  if (out.has_mins) out.dmin = -r.f16(2);
-  for (int i = 0; i < 2; ++i) set_scale(out, i, 1, min);
+  out.has_mins = dtype == DType::kQ4_1 || dtype == DType::kQ5_1;
+  for (int i = 0; i < 2; ++i) set_scale(out, i, r.f16(0), out.has_mins ? -r.f16(2) : 0.0F);
   for (int k = 0; k < 32; ++k) {
     int q = 0;
     switch (dtype) {
@@ -82,21 +81,20 @@ void read_block32(DType dtype, const Reader& r, CodeBlock& out) {
 }
 
 void read_q2_k(const Reader& r, CodeBlock& out) {
-  out.d = r.f16(80);
-  out.dmin = r.f16(82);
   out.has_mins = true;
-  for (int i = 0; i < 16; ++i) set_scale(out, i, r.low(i), r.high(i));
+  out.has_half_scales = true;
+  for (int i = 0; i < 16; ++i) set_scale(out, i, r.scaled(80, r.low(i)), r.scaled(82, r.high(i)));
   for (int k = 0; k < 256; ++k) {
     set_code(out, k, r.u8(16 + 32 * (k / 128) + k % 32) >> (2 * (k % 128 / 32)) & 3);
   }
 }
 
 void read_q3_k(const Reader& r, CodeBlock& out) {
-  out.d = r.f16(108);
+  out.has_half_scales = true;
   for (int i = 0; i < 16; ++i) {
     const int low = i < 8 ? r.low(96 + i) : r.high(96 + i - 8);
     const int high = r.u8(104 + i % 4) >> (2 * (i / 4)) & 3;
-    set_scale(out, i, (low | high << 4) - 32);
+    set_scale(out, i, r.scaled(108, (low | high << 4) - 32));
   }
   for (int k = 0; k < 256; ++k) {
     const int low = r.u8(32 + 32 * (k / 128) + k % 32) >> (2 * (k % 128 / 32)) & 3;
@@ -108,15 +106,14 @@ void read_q3_k(const Reader& r, CodeBlock& out) {
 void read_q45_k(DType dtype, const Reader& r, CodeBlock& out) {
   const bool five = dtype == DType::kQ5_K;
   const int qs = five ? 48 : 16;
-  out.d = r.f16(0);
-  out.dmin = r.f16(2);
   out.has_mins = true;
   for (int g = 0; g < 8; ++g) {
     const int s = 4 + g;
     const int scale = g < 4 ? r.u8(s) & 63 : r.low(s + 4) | r.u8(s - 4) >> 6 << 4;
     const int min = g < 4 ? r.u8(s + 4) & 63 : r.high(s + 4) | r.u8(s) >> 6 << 4;
-    set_scale(out, 2 * g, scale, min);
-    set_scale(out, 2 * g + 1, scale, min);
+    for (int i = 2 * g; i < 2 * g + 2; ++i) {
+      set_scale(out, i, r.scaled(0, scale), r.scaled(2, min));
+    }
     for (int l = 0; l < 32; ++l) {
       const int byte = qs + 32 * (g / 2) + l;
       const int nibble = g % 2 == 0 ? r.low(byte) : r.high(byte);
@@ -126,8 +123,8 @@ void read_q45_k(DType dtype, const Reader& r, CodeBlock& out) {
 }
 
 void read_q6_k(const Reader& r, CodeBlock& out) {
-  out.d = r.f16(208);
-  for (int i = 0; i < 16; ++i) set_scale(out, i, r.i8(192 + i));
+  out.has_half_scales = true;
+  for (int i = 0; i < 16; ++i) set_scale(out, i, r.scaled(208, r.i8(192 + i)));
   for (int k = 0; k < 256; ++k) {
     const int half = k / 128;
     const int quarter = k % 128 / 32;
@@ -139,13 +136,11 @@ void read_q6_k(const Reader& r, CodeBlock& out) {
 }
 
 void read_iq4_xs(const Reader& r, CodeBlock& out) {
-  out.d = r.f16(0);
   for (int g = 0; g < 8; ++g) {
     const int low = g % 2 == 0 ? r.low(4 + g / 2) : r.high(4 + g / 2);
     const int high = r.u8(2 + g / 4) >> (2 * (g % 4)) & 3;
     const int scale = (low | high << 4) - 32;
-    set_scale(out, 2 * g, scale);
-    set_scale(out, 2 * g + 1, scale);
+    for (int i = 2 * g; i < 2 * g + 2; ++i) set_scale(out, i, r.scaled(0, scale));
     for (int l = 0; l < 32; ++l) {
       set_code(out, 32 * g + l, kIq4Values[static_cast<std::size_t>(nibble32(r, 8 + 16 * g, l))]);
     }
@@ -156,13 +151,8 @@ void read_fp4(DType dtype, const std::byte* bytes, CodeBlock& out) {
   Fp4Block block;
   std::memcpy(block.data(), bytes, block.size());
   for (int k = 0; k < 32; ++k) set_code(out, k, fp4_code(block, k));
-  if (dtype == DType::kNVFP4) {
-    out.has_half_scales = true;
-    out.half_scales = {fp4_half_scale(dtype, block, 0), fp4_half_scale(dtype, block, 16)};
-  } else {
-    for (int i = 0; i < 2; ++i) set_scale(out, i, 1);
-    out.d = fp4_half_scale(dtype, block, 0);
-  }
+  out.has_half_scales = dtype == DType::kNVFP4;
+  for (int i = 0; i < 2; ++i) set_scale(out, i, fp4_half_scale(dtype, block, 16 * i));
 }
 
 }  // namespace

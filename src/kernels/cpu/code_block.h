@@ -9,17 +9,14 @@
 namespace tandem::kernels::cpu {
 
 /// One block of a quantized row as integers and its float scales. Element k of the block has the
-/// value d * scales[k / 16] * codes[k] - dmin * mins[k / 16].
+/// value scales[k / 16] * codes[k] - mins[k / 16]. Both are products of the block's scale and an
+/// integer, which f32 holds exactly.
 struct CodeBlock {
   std::array<std::int16_t, 256> codes = {};
-  std::array<std::int16_t, 16> scales = {};
-  std::array<std::int16_t, 16> mins = {};
-  float d = 0.0F;
-  float dmin = 0.0F;
+  std::array<float, 16> scales = {};
+  std::array<float, 16> mins = {};
   bool has_mins = false;
-  /// NVFP4: scales that are no integers, of 16 columns each.
-  std::array<float, 2> half_scales = {};
-  bool has_half_scales = false;
+  bool has_half_scales = false;  ///< of 16 columns each; else neighbours of a group of 32 are equal
 };
 
 /// Reads a block in the file's layout (spec/formats.md section 3), or in that of fp4.h. CHECKs that

@@ -74,37 +74,27 @@ float round_e4m3(const float* x, int n, float* out) {
   return scale;
 }
 
-std::int32_t dot16(const CodeBlock& w, const CodeGroup& a, int first) {
-  std::int32_t sum = 0;
-  for (int k = first; k < first + 16; ++k) sum += w.codes[static_cast<std::size_t>(k)] * a.codes[k];
-  return sum;
-}
-
-/// The same over a block of 32 whose halves have scales of their own.
-float add_halves(const CodeBlock& w, const CodeGroup& a, float acc) {
-  const float low = w.half_scales[0] * static_cast<float>(dot16(w, a, 0));
-  const float v = std::fma(w.half_scales[1], static_cast<float>(dot16(w, a, 16)), low);
-  return std::fma(a.scale, v, acc);
-}
-
-/// The chain of one row of activations `a` over one block of `n` weights, in groups of `group`.
+/// The chain of one row of activations `a` over one block of `n` weights, in groups of `group`: a
+/// step for each group, whose parts (what shares a weight's scale) are added in ascending order.
 float add_block(const CodeBlock& w, const CodeGroup* a, int n, int group, float acc) {
-  if (w.has_half_scales) return add_halves(w, *a, acc);
+  const int part = w.has_half_scales ? 16 : 32;
   for (int begin = 0; begin < n; begin += group) {
-    std::int32_t s = 0;
-    std::int32_t minus_t = 0;
-    for (int k = begin; k < begin + group; k += 16) {
-      const CodeGroup& codes = a[k / 32];
-      const auto i = static_cast<std::size_t>(k / 16);
+    float v = 0.0F;
+    for (int k = begin; k < begin + group; k += part) {
       std::int32_t dot = 0;
-      for (int j = 0; j < 16; ++j) {
-        dot += w.codes[static_cast<std::size_t>(k + j)] * codes.codes[k % 32 + j];
+      for (int j = k; j < k + part; ++j) {
+        dot += w.codes[static_cast<std::size_t>(j)] * a[j / 32].codes[j % 32];
       }
-      s += w.scales[i] * dot;
-      minus_t += w.mins[i] * codes.minus_sum16[k % 32 / 16];
+      const float scale = w.scales[static_cast<std::size_t>(k / 16)];
+      const auto products = static_cast<float>(dot);
+      v = k == begin ? scale * products : std::fma(scale, products, v);
     }
-    float v = w.d * static_cast<float>(s);
-    if (w.has_mins) v = std::fma(w.dmin, static_cast<float>(minus_t), v);
+    for (int k = begin; w.has_mins && k < begin + group; k += part) {
+      const CodeGroup& codes = a[k / 32];
+      const std::int32_t minus_sum =
+          w.has_half_scales ? codes.minus_sum16[k % 32 / 16] : codes.minus_sum;
+      v = std::fma(w.mins[static_cast<std::size_t>(k / 16)], static_cast<float>(minus_sum), v);
+    }
     acc = std::fma(a[begin / 32].scale, v, acc);
   }
   return acc;

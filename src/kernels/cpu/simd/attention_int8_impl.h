@@ -33,7 +33,7 @@ struct Int8Attention : Groups<L> {
     typename Float::Merge merge;
     for (int i = 0; i < b.num_vectors; ++i) {
       Float::softmax(b, i, merge);
-      for (int page = b.first_page; page < b.end_page; ++page) round_weights(b, i, page);
+      round_weights(b, i);
     }
     for (int page = b.first_page; page < b.end_page; ++page) sum_page(b, page);
     for (int i = 0; i < b.num_vectors; ++i) Float::merge_vector(b, i, merge);
@@ -53,7 +53,10 @@ struct Int8Attention : Groups<L> {
       if constexpr (L::kUnsignedCodes) return biased;
       return L::flip_top_bit(biased);
     }
-    TANDEM_INLINE F32 scale(int) const { return L::set1(1.0F); }
+    template <int H>
+    TANDEM_INLINE F32 scale(int) const {
+      return L::set1(1.0F);
+    }
   };
 
   static const std::uint8_t* bytes_of(const void* page) {
@@ -104,15 +107,21 @@ struct Int8Attention : Groups<L> {
     }
   }
 
-  /// The softmax's weights of vector i and a page, times the scales of the values, as codes.
-  static void round_weights(const Int8AttentionBlock& b, int i, int page) {
-    alignas(64) float weights[kPageTokens];
-    const float* scales = scales_of(b, b.values[page]);
-    const float* scores = b.scores + i * kBlockTokens + page * kPageTokens;
-    for (int j = 0; j < kPageTokens; j += 16) {
-      L::store(weights + j, L::mul(L::load(scores + j), L::load(scales + j)));
+  /// The softmax's weights of vector i, times the scales of the values, as codes.
+  static void round_weights(const Int8AttentionBlock& b, int i) {
+    alignas(64) float weights[kBlockTokens];
+    const int begin = b.first_page * kPageTokens;
+    const int end = b.end_page * kPageTokens;
+    const float* scores = b.scores + i * kBlockTokens;
+    for (int page = b.first_page; page < b.end_page; ++page) {
+      const float* scales = scales_of(b, b.values[page]);
+      for (int j = 0; j < kPageTokens; j += 16) {
+        const int key = page * kPageTokens + j;
+        L::store(weights + key, L::mul(L::load(scores + key), L::load(scales + j)));
+      }
     }
-    Quantizer<L>::quantize_group(weights, kPageTokens, b.weights + i * kPagesPerBlock + page);
+    Quantizer<L>::quantize_row(weights + begin, end - begin,
+                               b.weights + i * kPagesPerBlock + b.first_page);
   }
 
   static void sum_page(const Int8AttentionBlock& b, int page) {

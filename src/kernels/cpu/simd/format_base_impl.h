@@ -20,8 +20,8 @@
 //   kTogether    neighbouring groups that lie in the same vectors; divides kGroups
 // and is constructed at a section of a block of a panel. For group G of that section:
 //   codes<G, S>()       the codes of columns 4S .. 4S + 3
-//   kHalves == false:   scale<G>() = d * scale, min<G>() = dmin * min, exact products
-//   kHalves == true:    half_scale<G, H>(), half_min<G, H>(), integers, and d(), dmin()
+//   scale<G, H>()       d * scale, an exact product, of half H; H = 0 where scales are per 32
+//   min<G, H>()         dmin * min, likewise
 // Layouts: spec/formats.md section 3.
 
 namespace tandem::kernels::cpu {

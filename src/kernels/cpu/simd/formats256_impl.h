@@ -50,11 +50,11 @@ class FormatScaleMin : public Format256<L, kVectorCount> {
       mins_ = L::either(L::template bits<4, 15>(high), L::template bits<2, 48>(mid));
     }
   }
-  template <int G>
+  template <int G, int H>
   TANDEM_INLINE F32 scale() const {
     return L::mul(d_, L::to_f32(L::template byte_of_words<G>(scales_)));
   }
-  template <int G>
+  template <int G, int H>
   TANDEM_INLINE F32 min() const {
     return L::mul(dmin_, L::to_f32(L::template byte_of_words<G>(mins_)));
   }
@@ -113,11 +113,11 @@ struct Format<L, core::DType::kQ6_K> : Format256<L, 52> {
                      L::template bits<2 * G - 4, 48>(this->vector(upper)));
   }
   template <int G, int H>
-  TANDEM_INLINE F32 half_scale() const {
+  TANDEM_INLINE F32 scale() const {
     const Bytes scales = this->vector(26 * this->section_ + G / 2);
-    return L::to_f32(L::template signed_byte_of_words<2 * (G % 2) + H>(scales));
+    return L::mul(this->side_scale(),
+                  L::to_f32(L::template signed_byte_of_words<2 * (G % 2) + H>(scales)));
   }
-  TANDEM_INLINE F32 d() const { return this->side_scale(); }
 };
 
 /// Third bits in vectors 3, 5 .. 17, bit g for group g of the block; two low bits of the first 128
@@ -143,16 +143,16 @@ struct Format<L, core::DType::kQ3_K> : Format256<L, 27> {
                      L::template bits<G - 2, 4>(third));
   }
   template <int G, int H>
-  TANDEM_INLINE F32 half_scale() const {
+  TANDEM_INLINE F32 scale() const {
     constexpr int kIndex = 2 * G + H;
     const int shift = 4 * this->section_;
     const Bytes low = L::shift_bytes_right(this->vector(kIndex / 4), shift);
     const Bytes high = L::shift_bytes_right(this->vector(2), shift);
     const Bytes both =
         L::either(L::template bits<0, 15>(low), L::template bits<2 * (kIndex / 4) - 4, 48>(high));
-    return L::to_f32(L::add_i32(L::template byte_of_words<kIndex % 4>(both), L::set1_i32(-32)));
+    const auto scale = L::add_i32(L::template byte_of_words<kIndex % 4>(both), L::set1_i32(-32));
+    return L::mul(this->side_scale(), L::to_f32(scale));
   }
-  TANDEM_INLINE F32 d() const { return this->side_scale(); }
 };
 
 /// Scale and minimum nibbles in vectors 0..3, two-bit codes in 4..19, d and dmin in 20.
@@ -171,15 +171,13 @@ struct Format<L, core::DType::kQ2_K> : Format256<L, 21> {
     return L::template bits<2 * G, 3>(this->vector(4 + 8 * this->section_ + S));
   }
   template <int G, int H>
-  TANDEM_INLINE F32 half_scale() const {
-    return nibble_of_half<G, H, false>();
+  TANDEM_INLINE F32 scale() const {
+    return L::mul(L::f16_low(this->vector(20)), nibble_of_half<G, H, false>());
   }
   template <int G, int H>
-  TANDEM_INLINE F32 half_min() const {
-    return nibble_of_half<G, H, true>();
+  TANDEM_INLINE F32 min() const {
+    return L::mul(L::f16_high(this->vector(20)), nibble_of_half<G, H, true>());
   }
-  TANDEM_INLINE F32 d() const { return L::f16_low(this->vector(20)); }
-  TANDEM_INLINE F32 dmin() const { return L::f16_high(this->vector(20)); }
 
  private:
   template <int G, int H, bool kHigh>
@@ -205,7 +203,7 @@ struct Format<L, core::DType::kIQ4_XS> : Format256<L, 34> {
     const int index = 2 + 16 * this->section_ + 4 * G + S % 4;
     return this->full_bytes(L::lookup(kIq4Codebook, this->template nibbles<(S >= 4)>(index)));
   }
-  template <int G>
+  template <int G, int H>
   TANDEM_INLINE F32 scale() const {
     // Group g of the block: two bits in byte 2 + g / 4 of vector 0, a nibble in byte g / 2 of 1.
     const Bytes d = this->vector(0);

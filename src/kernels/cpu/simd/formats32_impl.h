@@ -25,13 +25,13 @@ class Format32 : public FormatBase<L> {
   static constexpr bool kMins = !kHasSide;
 
   TANDEM_INLINE Format32(const BlockPointer& p, int /*section*/) : Base(p) {}
-  template <int G>
+  template <int G, int H>
   TANDEM_INLINE F32 scale() const {
     if constexpr (kSide) return this->side_scale();
     return L::f16_low(this->vector(0));
   }
   /// The offset m of Q4_1 and Q5_1 is a minimum of -m.
-  template <int G>
+  template <int G, int H>
   TANDEM_INLINE F32 min() const {
     return L::sub(L::set1(0.0F), L::f16_high(this->vector(0)));
   }
@@ -129,7 +129,7 @@ struct FormatFp4 : Format32<L, true, 4, 0> {
 template <class L>
 struct Format<L, core::DType::kMXFP4> : FormatFp4<L> {
   using FormatFp4<L>::FormatFp4;
-  template <int G>
+  template <int G, int H>
   TANDEM_INLINE typename L::F32 scale() const {
     return this->side_bf16();
   }
@@ -140,10 +140,9 @@ struct Format<L, core::DType::kNVFP4> : FormatFp4<L> {
   static constexpr bool kHalves = true;
   using FormatFp4<L>::FormatFp4;
   template <int G, int H>
-  TANDEM_INLINE typename L::F32 half_scale() const {
-    return this->template side_e4m3<H>();
+  TANDEM_INLINE typename L::F32 scale() const {
+    return L::mul(L::set1(128.0F), this->template side_e4m3<H>());
   }
-  TANDEM_INLINE typename L::F32 d() const { return L::set1(128.0F); }
 };
 
 }  // namespace tandem::kernels::cpu

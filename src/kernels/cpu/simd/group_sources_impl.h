@@ -41,24 +41,21 @@ struct GroupSources {
     TANDEM_INLINE Bytes codes(int p) const {
       return blocks[p].template codes<G, S>();
     }
-    TANDEM_INLINE F32 scale(int p) const { return blocks[p].template scale<G>(); }
-    TANDEM_INLINE F32 min(int p) const { return blocks[p].template min<G>(); }
     template <int H>
-    TANDEM_INLINE F32 half_scale(int p) const {
-      return blocks[p].template half_scale<G, H>();
+    TANDEM_INLINE F32 scale(int p) const {
+      return blocks[p].template scale<G, H>();
     }
     template <int H>
-    TANDEM_INLINE F32 half_min(int p) const {
-      return blocks[p].template half_min<G, H>();
+    TANDEM_INLINE F32 min(int p) const {
+      return blocks[p].template min<G, H>();
     }
-    TANDEM_INLINE F32 d(int p) const { return blocks[p].d(); }
-    TANDEM_INLINE F32 dmin(int p) const { return blocks[p].dmin(); }
   };
 
   /// A group decoded by unpack_group: for each panel 8 vectors of codes and the scales as f32.
   template <class C>
   struct DecodedGroup {
-    static constexpr int kScales = (C::kHalves ? 3 : 1) * (C::kMins ? 2 : 1);
+    static constexpr int kParts = C::kHalves ? 2 : 1;
+    static constexpr int kScales = kParts * (C::kMins ? 2 : 1);
     static constexpr int kPanelBytes = (8 + kScales) * kVectorBytes;
     static constexpr int kBytes = P * kPanelBytes;
     std::uint8_t* data;
@@ -70,18 +67,14 @@ struct GroupSources {
     TANDEM_INLINE float* scales(int p, int i) const {
       return reinterpret_cast<float*>(data + p * kPanelBytes + (8 + i) * kVectorBytes);
     }
-    TANDEM_INLINE F32 scale(int p) const { return L::load(scales(p, 0)); }
-    TANDEM_INLINE F32 min(int p) const { return L::load(scales(p, 1)); }
     template <int H>
-    TANDEM_INLINE F32 half_scale(int p) const {
+    TANDEM_INLINE F32 scale(int p) const {
       return L::load(scales(p, H));
     }
-    TANDEM_INLINE F32 d(int p) const { return L::load(scales(p, 2)); }
     template <int H>
-    TANDEM_INLINE F32 half_min(int p) const {
-      return L::load(scales(p, 3 + H));
+    TANDEM_INLINE F32 min(int p) const {
+      return L::load(scales(p, kParts + H));
     }
-    TANDEM_INLINE F32 dmin(int p) const { return L::load(scales(p, 5)); }
   };
 
   template <class C, class Source>
@@ -89,19 +82,10 @@ struct GroupSources {
     unroll(UpTo<8>(), [&]<int S>() TANDEM_INLINED {
       L::store_bytes(to.data + p * to.kPanelBytes + S * kVectorBytes, from.template codes<S>(p));
     });
-    if constexpr (C::kHalves) {
-      L::store(to.scales(p, 0), from.template half_scale<0>(p));
-      L::store(to.scales(p, 1), from.template half_scale<1>(p));
-      L::store(to.scales(p, 2), from.d(p));
-      if constexpr (C::kMins) {
-        L::store(to.scales(p, 3), from.template half_min<0>(p));
-        L::store(to.scales(p, 4), from.template half_min<1>(p));
-        L::store(to.scales(p, 5), from.dmin(p));
-      }
-    } else {
-      L::store(to.scales(p, 0), from.scale(p));
-      if constexpr (C::kMins) L::store(to.scales(p, 1), from.min(p));
-    }
+    unroll(UpTo<DecodedGroup<C>::kParts>(), [&]<int H>() TANDEM_INLINED {
+      L::store(to.scales(p, H), from.template scale<H>(p));
+      if constexpr (C::kMins) L::store(to.scales(p, to.kParts + H), from.template min<H>(p));
+    });
   }
 };
 

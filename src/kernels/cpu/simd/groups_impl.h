@@ -98,18 +98,10 @@ struct Groups : GroupSources<L> {
   template <class C, int H, int R, class Group>
   TANDEM_INLINE static void scale_sums(const Group& w, Sums<R> sum, Chains<R> v) {
     for (int p = 0; p < P; ++p) {
-      if constexpr (!C::kHalves) {
-        const F32 scale = w.scale(p);
-        for (int r = 0; r < R; ++r) v[r][p] = L::mul(scale, L::to_f32(sum[r][p]));
-      } else if constexpr (H == 0) {
-        const F32 scale = w.template half_scale<0>(p);
-        for (int r = 0; r < R; ++r) v[r][p] = L::mul(scale, L::to_f32(sum[r][p]));
-      } else {
-        const F32 scale = w.template half_scale<1>(p);
-        const F32 d = w.d(p);
-        for (int r = 0; r < R; ++r) {
-          v[r][p] = L::mul(d, L::fma(scale, L::to_f32(sum[r][p]), v[r][p]));
-        }
+      const F32 scale = w.template scale<H>(p);
+      for (int r = 0; r < R; ++r) {
+        const F32 products = L::to_f32(sum[r][p]);
+        v[r][p] = H == 0 ? L::mul(scale, products) : L::fma(scale, products, v[r][p]);
       }
     }
   }
@@ -175,22 +167,14 @@ struct Groups : GroupSources<L> {
   TANDEM_INLINE static void subtract_mins(const Group& w, const CodeGroup* a, std::size_t stride,
                                           Chains<R> v) {
     for (int p = 0; p < P; ++p) {
-      if constexpr (C::kHalves) {
-        const F32 low = w.template half_min<0>(p);
-        const F32 high = w.template half_min<1>(p);
-        const F32 dmin = w.dmin(p);
+      unroll(UpTo<kParts<C>>(), [&]<int H>() TANDEM_INLINED {
+        const F32 min = w.template min<H>(p);
         for (int r = 0; r < R; ++r) {
-          const std::int32_t* minus = a[r * stride].minus_sum16;
-          const F32 t = L::fma(high, L::to_f32(L::set1_i32(minus[1])),
-                               L::mul(low, L::to_f32(L::set1_i32(minus[0]))));
-          v[r][p] = L::fma(dmin, t, v[r][p]);
+          const CodeGroup& group = a[r * stride];
+          const std::int32_t minus_sum = C::kHalves ? group.minus_sum16[H] : group.minus_sum;
+          v[r][p] = L::fma(min, L::to_f32(L::set1_i32(minus_sum)), v[r][p]);
         }
-      } else {
-        const F32 min = w.min(p);
-        for (int r = 0; r < R; ++r) {
-          v[r][p] = L::fma(min, L::to_f32(L::set1_i32(a[r * stride].minus_sum)), v[r][p]);
-        }
-      }
+      });
     }
   }
 };

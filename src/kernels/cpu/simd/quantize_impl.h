@@ -30,33 +30,54 @@ struct Quantizer {
     return L::sub(L::add(x, rounder), rounder);
   }
 
-  static void quantize_group(const float* x, int n, CodeGroup* out) {
-    auto max = L::zero();
-    for (int k = 0; k < n; k += 16) max = L::max_magnitude(max, x + k);
-    const std::uint32_t bits = L::largest(max);
-    float magnitude;
-    __builtin_memcpy(&magnitude, &bits, sizeof magnitude);
-    float scale = 0.0F;
-    float inverse = 0.0F;
-    if (bits >= kInfinityBits) {
-      scale = __builtin_nanf("");
-    } else if (magnitude >= kSmallestMagnitude) {
-      scale = magnitude / 127.0F;
-      inverse = 127.0F / magnitude;
-    }
+  /// Scales of as many groups are computed side by side: a division alone takes as long.
+  static constexpr int kSideBySide = 16;
+
+  /// Columns that share a scale.
+  static void quantize_group(const float* x, int n, float scale, float inverse, CodeGroup* out) {
     for (int k = 0; k < n; k += 32, ++out) {
-      out->scale = scale;
       if (inverse == 0.0F) {
         *out = {{}, scale, 0, {}};
         continue;
       }
       const std::int32_t low = L::quantize16(x + k, inverse, out->codes);
       const std::int32_t high = L::quantize16(x + k + 16, inverse, out->codes + 16);
+      out->scale = scale;
+      out->minus_sum = -(low + high);
       out->minus_sum16[0] = -low;
       out->minus_sum16[1] = -high;
-      out->minus_sum = -(low + high);
     }
   }
+
+  /// Up to kSideBySide groups.
+  static void quantize_groups(const float* x, int cols, CodeGroup* out) {
+    alignas(64) float magnitudes[kSideBySide] = {};
+    for (int k = 0, g = 0; k < cols; ++g) {
+      auto max = L::zero();
+      for (const int end = k + group_at(k, cols); k < end; k += 16) {
+        max = L::max_magnitude(max, x + k);
+      }
+      const std::uint32_t bits = L::largest(max);
+      __builtin_memcpy(&magnitudes[g], &bits, sizeof bits);
+    }
+    // A magnitude that is no number is not less than anything.
+    const F32 magnitude = L::load(magnitudes);
+    const F32 zero = L::set1(0.0F);
+    const F32 infinity = L::set1(__builtin_inff());
+    const F32 smallest = L::set1(kSmallestMagnitude);
+    const F32 scale = L::select_less(magnitude, infinity, L::div(magnitude, L::set1(127.0F)),
+                                     L::set1(__builtin_nanf("")));
+    const F32 inverse =
+        L::select_less(magnitude, infinity, L::div(L::set1(127.0F), magnitude), zero);
+    alignas(64) float scales[kSideBySide];
+    alignas(64) float inverses[kSideBySide];
+    L::store(scales, L::select_less(magnitude, smallest, zero, scale));
+    L::store(inverses, L::select_less(magnitude, smallest, zero, inverse));
+    for (int k = 0, g = 0; k < cols; k += kGroup, ++g) {
+      quantize_group(x + k, group_at(k, cols), scales[g], inverses[g], out + k / 32);
+    }
+  }
+  static int group_at(int k, int cols) { return cols - k < kGroup ? cols - k : kGroup; }
 
   static float round_e4m3(const float* x, int n, float* out) {
     auto max = L::zero();
@@ -79,8 +100,9 @@ struct Quantizer {
   }
 
   static void quantize_row(const float* x, int cols, CodeGroup* out) {
-    for (int k = 0; k < cols; k += kGroup) {
-      quantize_group(x + k, cols - k < kGroup ? cols - k : kGroup, out + k / 32);
+    constexpr int kAtOnce = kSideBySide * kGroup;
+    for (int k = 0; k < cols; k += kAtOnce) {
+      quantize_groups(x + k, cols - k < kAtOnce ? cols - k : kAtOnce, out + k / 32);
     }
   }
 };

@@ -59,35 +59,72 @@ struct RowBlocks {
             out + r * ld + static_cast<std::size_t>(first), ld, end - first};
   }
 
+  /// The registers' way to the output and back. Whole panels, nearly always, go straight; what
+  /// handles a cut panel indexes a copy, so that the registers themselves never need an address.
   template <int R, int kCount>
   TANDEM_INLINE static void store(const RowBlock& rows, F32 (&acc)[R][kCount]) {
-    for (int r = 0; r < R; ++r) {
-      float* out = rows.out + r * rows.ld;
-      for (int p = 0; p < kCount; ++p) {
-        const int first = p * rows.panel_step;
-        const int n = rows.outputs - first;
-        if (n >= kPanelRows) {
-          L::store(out + first, acc[r][p]);
-        } else if (n > 0) {
-          L::store_part(out + first, n, acc[r][p]);
-        }
-      }
+    if (is_whole<kCount>(rows)) {
+      for_each<R, kCount>([&]<int r, int p>()
+                              TANDEM_INLINED { L::store(at(rows, r, p), acc[r][p]); });
+      return;
     }
+    F32 copy[R][kCount];
+    for_each<R, kCount>([&]<int r, int p>() TANDEM_INLINED { copy[r][p] = acc[r][p]; });
+    store_cut<R, kCount>(rows, copy);
   }
 
   template <int R, int kCount>
   TANDEM_INLINE static void load(const RowBlock& rows, bool zero, F32 (&acc)[R][kCount]) {
+    for_each<R, kCount>([&]<int r, int p>() TANDEM_INLINED { acc[r][p] = L::set1(0.0F); });
+    if (zero) return;
+    if (is_whole<kCount>(rows)) {
+      for_each<R, kCount>([&]<int r, int p>()
+                              TANDEM_INLINED { acc[r][p] = L::load(at(rows, r, p)); });
+      return;
+    }
+    F32 copy[R][kCount];
+    load_cut<R, kCount>(rows, copy);
+    for_each<R, kCount>([&]<int r, int p>() TANDEM_INLINED { acc[r][p] = copy[r][p]; });
+  }
+
+ private:
+  template <int R, int kCount, class Fn>
+  TANDEM_INLINE static void for_each(Fn&& fn) {
+    unroll(UpTo<R>(), [&]<int r>() TANDEM_INLINED {
+      unroll(UpTo<kCount>(), [&]<int p>() TANDEM_INLINED { fn.template operator()<r, p>(); });
+    });
+  }
+  template <int kCount>
+  TANDEM_INLINE static bool is_whole(const RowBlock& rows) {
+    return rows.outputs >= (kCount - 1) * rows.panel_step + kPanelRows;
+  }
+  TANDEM_INLINE static float* at(const RowBlock& rows, int r, int p) {
+    return rows.out + static_cast<std::size_t>(r) * rows.ld + p * rows.panel_step;
+  }
+
+  template <int R, int kCount>
+  [[gnu::noinline]] static void store_cut(const RowBlock& rows, const F32 (&acc)[R][kCount]) {
     for (int r = 0; r < R; ++r) {
-      const float* out = rows.out + r * rows.ld;
       for (int p = 0; p < kCount; ++p) {
-        const int first = p * rows.panel_step;
-        const int n = rows.outputs - first;
-        if (zero || n <= 0) {
-          acc[r][p] = L::set1(0.0F);
-        } else if (n >= kPanelRows) {
-          acc[r][p] = L::load(out + first);
-        } else {
-          acc[r][p] = L::load_part(out + first, n);
+        const int n = rows.outputs - p * rows.panel_step;
+        if (n >= kPanelRows) {
+          L::store(at(rows, r, p), acc[r][p]);
+        } else if (n > 0) {
+          L::store_part(at(rows, r, p), n, acc[r][p]);
+        }
+      }
+    }
+  }
+  template <int R, int kCount>
+  [[gnu::noinline]] static void load_cut(const RowBlock& rows, F32 (&acc)[R][kCount]) {
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < kCount; ++p) {
+        const int n = rows.outputs - p * rows.panel_step;
+        acc[r][p] = L::set1(0.0F);
+        if (n >= kPanelRows) {
+          acc[r][p] = L::load(at(rows, r, p));
+        } else if (n > 0) {
+          acc[r][p] = L::load_part(at(rows, r, p), n);
         }
       }
     }
