@@ -215,11 +215,12 @@ std::string repeated_members(BodyReader& reader, const GenerationParams& params)
       R"("instructions":{},"max_output_tokens":{},"metadata":{},"parallel_tool_calls":{},)"
       R"("previous_response_id":null,"reasoning":{},"store":false,"temperature":{},)"
       R"("text":{},"tool_choice":{},"tools":{},"top_p":{},"truncation":"disabled","user":{})",
-      sent("instructions", "null"), sent("max_output_tokens", "null"), sent("metadata", "{}"),
-      sent("parallel_tool_calls", "true"), sent("reasoning", R"({"effort":null,"summary":null})"),
-      params.sampling.temperature, sent("text", R"({"format":{"type":"text"}})"),
-      sent("tool_choice", R"("auto")"), sent("tools", "[]"), params.sampling.top_p,
-      sent("user", "null"));
+      sent("instructions", "null"),
+      params.max_tokens ? std::to_string(*params.max_tokens) : std::string("null"),
+      sent("metadata", "{}"), sent("parallel_tool_calls", "true"),
+      sent("reasoning", R"({"effort":null,"summary":null})"), params.sampling.temperature,
+      sent("text", R"({"format":{"type":"text"}})"), sent("tool_choice", R"("auto")"),
+      sent("tools", "[]"), params.sampling.top_p, sent("user", "null"));
 }
 
 }  // namespace

@@ -231,7 +231,7 @@ TEST_F(OperationsTest, ServesAChatPageThatNeedsNobodyElse) {
 TEST_F(OperationsTest, CompilesTheFormOfAnAnswer) {
   start_and_attach();
   const std::string ask = R"("response_format":{"type":"json_schema","json_schema":{"schema":)";
-  const auto refused = chat(ask + R"({"not":{"required":["a"]}}}})");
+  const auto refused = chat(ask + R"({"$ref":"other.json"}}})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(json::parse(refused.body).at("error").at("param"), "response_format");
   Pending pending([&] { return chat(ask + R"({"type":"boolean"}}},"n":2)"); });

@@ -99,12 +99,13 @@ TEST(ResponsesRequests, AreRefusedByName) {
 
 TEST(ResponsesRequests, RepeatTheirMembersExactly) {
   const std::string members = parsed(R"({"input":"a","instructions":"\"\u00e9","metadata":{"k":"v"},
-      "tools":[{"type":"function","name":"f","parameters":{"maximum":12345678901234567890123}}]})")
+      "max_output_tokens":4.0,"tools":[{"type":"function","name":"f","parameters":{"maximum":12345678901234567890123}}]})")
                                   .members;
   const auto value = json::parse("{" + members + "}");
   EXPECT_EQ(value.at("instructions"), "\"\xC3\xA9");
   EXPECT_EQ(value.at("metadata").at("k"), "v");
   EXPECT_THAT(members, HasSubstr(R"({"maximum":12345678901234567890123})"));
+  EXPECT_THAT(members, HasSubstr(R"("max_output_tokens":4,)"));  // an integer, however it came
 }
 
 TEST_F(ResponsesTest, AnswersWithItems) {
