@@ -202,6 +202,30 @@ TEST_P(BackendSemantics, VerifyChoosesByTheLogits) {
   }
 }
 
+// A device that records steps must have what a greedy one needs, though only steps with a sampled
+// row have run before.
+TEST_P(BackendSemantics, AGreedyStepMayFollowASampledOne) {
+  Dims dims;
+  dims.steps_repeat = true;
+  OpRig rig(GetParam(), dims);
+  const kernels::Head head = {rig.norm(width(), 1), rig.table(DType::kF32, dims.vocab, width(), 2),
+                              0.0F};
+  const Rows h = rig.random_rows(8, width(), RowSet::kStep, 6);  // before anything is recorded
+  const auto first_token = [&](const kernels::StepPlan& plan) {
+    rig.backend().begin_step(plan);
+    rig.backend().verify(head, h.prefix(static_cast<int>(plan.spans.size())));
+    const auto result = rig.backend().end_step();
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return result.ok() ? result->spans[0].tokens[0] : -1;
+  };
+  const std::vector<TokenId> tokens(1, 1);
+  rig.backend().set_slot(0, {.temperature = 1.0F});
+  for (const int slot : {1, 2}) rig.backend().set_slot(slot, {.temperature = 0.0F});
+  first_token({{rig.prompt(0, tokens, 0, Keep::kLast), rig.prompt(1, tokens, 0, Keep::kLast)}});
+  const TokenId recorded = first_token({{rig.decode(1, 0, 0)}});
+  EXPECT_EQ(recorded, first_token({{rig.prompt(2, tokens, 0, Keep::kLast)}}));
+}
+
 TEST_P(BackendSemantics, VerifyKeepsToTheRuleOfARow) {
   const int vocab = rig_.dims().vocab;
   const kernels::Head head = {rig_.norm(width(), 1), rig_.table(DType::kQ8_0, vocab, width(), 2),

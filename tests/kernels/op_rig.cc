@@ -188,6 +188,7 @@ OpRig::OpRig(const BackendFactory& factory, const Dims& dims) : dims_(dims) {
   kernels::Geometry g;
   g.max_sequences = dims.max_sequences;
   g.max_rows = dims.max_rows;
+  g.steps_repeat = dims.steps_repeat;
   g.max_kept_rows = dims.max_rows;
   g.hidden = dims.hidden;
   g.vocab = dims.vocab;

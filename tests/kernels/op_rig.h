@@ -59,7 +59,8 @@ struct Dims {
   int experts = 6;      // X
   int expert_ffn = 64;  // F of an expert
   int top_k = 3;
-  bool e4m3_blocks = false;  ///< F8_E4M3 with a scale for each 128 x 128, not FP8-Dynamic
+  bool e4m3_blocks = false;   ///< F8_E4M3 with a scale for each 128 x 128, not FP8-Dynamic
+  bool steps_repeat = false;  ///< kernels::Geometry
 };
 
 /// A configured backend, its weights and its pages.

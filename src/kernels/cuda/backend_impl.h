@@ -179,6 +179,8 @@ class CudaBackend final : public Backend {
   const float2* rope(RowSet set, AttentionKind kind) const {
     return rope_[static_cast<std::size_t>(set)].table[static_cast<std::size_t>(kind)];
   }
+  /// With workspace for both ways to choose tokens: one may be recorded before it has ever run.
+  const GemmGroup& head_group(const Head& head);
   /// The likeliest token of every row of `input`.
   void largest(const Head& head, const HalfRows& input, int rows, TokenId* tokens);
   /// The same for drafts, among the tokens of each row's best clusters.

@@ -295,12 +295,17 @@ void CudaBackend::final_norm(const Head& head, Rows x, Rows h) {
   next_input(HalfUse::kNormed, x, head.norm, InputForm::kHalf, h.data);
 }
 
-void CudaBackend::largest(const Head& head, const HalfRows& input, int n, TokenId* tokens) {
+const GemmGroup& CudaBackend::head_group(const Head& head) {
   const GemmGroup& table = group({head.table}, /*whole_tiles=*/true);
   const std::size_t rows =
       static_cast<std::size_t>(std::max(geometry_.max_kept_rows, geometry_.max_sequences));
   grow(keys_, (rows + kRowBlock - 1) / kRowBlock * kRowBlock *
                   static_cast<std::size_t>(table.keys_per_row()) * sizeof(unsigned long long));
+  return table;
+}
+
+void CudaBackend::largest(const Head& head, const HalfRows& input, int n, TokenId* tokens) {
+  const GemmGroup& table = head_group(head);
   auto* keys = keys_.as<unsigned long long>();
   table.run_largest(rounded_input(table.input(), input, n), n,
                     {keys, suppressed(), geometry_.vocab}, stream_);
@@ -315,7 +320,7 @@ HalfRows CudaBackend::rows_from(HalfRows x, int first) {
 }
 
 LogitTiles CudaBackend::logit_sums(const Head& head, const HalfRows& input, int n) {
-  const GemmGroup& table = group({head.table}, /*whole_tiles=*/true);
+  const GemmGroup& table = head_group(head);
   const Partials sums = table.run(rounded_input(table.input(), input, n), n, logits_.as<float>(),
                                   kLogitRows, stream_);
   check_launch();
