@@ -25,10 +25,19 @@ T take(tandem::core::Result<T> result) {
   return *std::move(result);
 }
 
-__global__ void fill_noise(std::uint32_t* words, std::size_t count) {
+__global__ void fill_noise(std::uint32_t* words, std::size_t count, std::uint32_t mask) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
        i += std::size_t{gridDim.x} * blockDim.x) {
-    words[i] = hash32(static_cast<std::uint32_t>(i)) & 0x3fff3fffu;
+    words[i] = hash32(static_cast<std::uint32_t>(i)) & mask;
+  }
+}
+
+/// Row words of bricks as small numbers, so that no sum leaves fp16's range.
+__global__ void shrink_scales(std::uint8_t* bricks, std::size_t count, int bytes, int first) {
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    auto* words = reinterpret_cast<std::uint32_t*>(bricks + i * bytes);
+    for (int j = first / 4; j < bytes / 4; ++j) words[j] = (words[j] & 0x83ff83ffu) | 0x18001800u;
   }
 }
 
@@ -42,7 +51,9 @@ struct Matrices {
     view = {nullptr, kind, rows, cols};
     bytes = static_cast<std::size_t>(view.tiles()) * view.superblocks() * 2 * brick_bytes(kind);
     memory = take(DeviceBuffer::allocate(bytes * copies));
-    fill_noise<<<1024, 256>>>(memory.as<std::uint32_t>(), bytes * copies / 4);
+    fill_noise<<<1024, 256>>>(memory.as<std::uint32_t>(), bytes * copies / 4, 0xffffffffu);
+    const int brick = brick_bytes(kind), first = kind == BrickKind::kQ4K ? 9216 : 13312;
+    shrink_scales<<<1024, 256>>>(memory.as<std::uint8_t>(), bytes * copies / brick, brick, first);
   }
   MatrixView at(int i) const {
     MatrixView v = view;
@@ -57,7 +68,8 @@ struct Input {
   explicit Input(int cols) {
     data = take(DeviceBuffer::allocate(std::size_t{kMostRows} * cols * 2));
     scale = take(DeviceBuffer::allocate(kMostRows * 4));
-    fill_noise<<<64, 256>>>(data.as<std::uint32_t>(), std::size_t{kMostRows / 2} * cols);
+    fill_noise<<<64, 256>>>(data.as<std::uint32_t>(), std::size_t{kMostRows / 2} * cols,
+                            0x3fff3fffu);
     rows = {data.as<half>(), scale.as<float>(), kMostRows / 8, cols};
   }
 };
@@ -82,7 +94,10 @@ class Study {
     partials_ = take(DeviceBuffer::allocate(slots * kMostRows * kTileRows * 4));
     down_partials_ = take(DeviceBuffer::allocate(std::size_t{512} * kMostRows * kTileRows * 4));
     residual_ = take(DeviceBuffer::allocate(std::size_t{kMostRows} * kWidth * 4));
+    fill_noise<<<64, 256>>>(residual_.as<std::uint32_t>(), std::size_t{kMostRows} * kWidth,
+                            0xbfffffffu);  // magnitudes below 2
     broken_ = take(DeviceBuffer::allocate(kMostRows * 4));
+    CUDA_OK(cudaDeviceSynchronize());
   }
 
   void run(int rows) {
