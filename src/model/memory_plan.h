@@ -43,8 +43,8 @@ inline constexpr std::size_t kUsualKvBytes = std::size_t{2} << 30;
 /// KV bytes of one token in all layers of a kind that own KV, f16.
 std::size_t kv_bytes_per_token(const ModelConfig& config, kernels::AttentionKind kind);
 
-/// What a device that sets its KV memory aside should have: room for 1,024 tokens of every sequence,
-/// or for one that fills its context, and at least kUsualKvBytes.
+/// What a device that sets its KV memory aside should have: room for 1,024 tokens of every
+/// sequence, or for one that fills its context, and at least kUsualKvBytes.
 std::size_t usual_kv_bytes(const ModelConfig& config, int sequences, int context);
 
 /// Plans the memory of a backend that has a device_memory(), before anything of it is taken: the KV
