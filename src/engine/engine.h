@@ -24,7 +24,6 @@ struct EngineOptions {
   bool prefix_cache = true;
   /// Pages kept without a user; 0: a share, or all of the memory where it is reserved anyway.
   std::size_t prefix_cache_bytes = 0;
-  int usual_answer = 256;  ///< tokens that requests are planned with, until some have ended
   /// Of this model on this machine (measure_steps()), for the adaptive draft length to start from.
   std::vector<StepMeasurement> step_costs = {};
 };

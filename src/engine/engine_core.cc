@@ -27,7 +27,6 @@ SchedulerOptions scheduler_options(const model::StepRunner::Limits& limits,
   out.max_kept_rows = limits.max_kept_rows;
   out.prefill_chunk = std::clamp(options.prefill_chunk, 1, std::max(1, limits.max_rows));
   out.prompt_rows_while_decoding = std::min(out.prefill_chunk, kPromptRowsWhileDecoding);
-  out.usual_answer = options.usual_answer;
   return out;
 }
 

@@ -55,26 +55,26 @@ PrefixCache::Match KvManager::find_prefix(Sequence& s) const {
   return cache_.find(reusable_keys(s), s.tokens);
 }
 
-bool KvManager::fits(Sequence& s, int length, int chunk, const PageCounts& reserve) const {
+bool KvManager::fits(Sequence& s, int chunk, const PageCounts& reserve) const {
   const PrefixCache::Match match = find_prefix(s);
   const int sliding_hits = match.num_pages - match.first_sliding;
   PageCounts counts = reserve;
   counts[index_of(AttentionKind::kFull)] +=
-      core::ceil_div(length, pool_.page_tokens()) - match.num_pages;
+      core::ceil_div(s.length(), pool_.page_tokens()) - match.num_pages;
   counts[index_of(AttentionKind::kSliding)] +=
-      std::max(0, sliding_pages_in_flight(length, chunk) - sliding_hits);
+      std::max(0, sliding_pages_in_flight(s.length(), chunk) - sliding_hits);
   for (std::size_t kind = 0; kind < counts.size(); ++kind) counts[kind] += match.idle[kind];
   return pool_.has_room(counts);
 }
 
-PageCounts KvManager::pages_to_come(const Sequence& s, int length, int chunk) const {
+PageCounts KvManager::pages_to_come(const Sequence& s, int chunk) const {
   const BlockTable& held = s.tables[index_of(AttentionKind::kSliding)];
   const int known = s.is_started ? s.computed : s.known_prefix;
-  const int sliding =
-      sliding_pages_in_flight(length, chunk) - (static_cast<int>(held.pages.size()) - held.first);
+  const int sliding = sliding_pages_in_flight(s.length(), chunk) -
+                      (static_cast<int>(held.pages.size()) - held.first);
   PageCounts counts = {};
   counts[index_of(AttentionKind::kFull)] =
-      core::ceil_div(length, pool_.page_tokens()) - core::ceil_div(known, pool_.page_tokens());
+      core::ceil_div(s.length(), pool_.page_tokens()) - core::ceil_div(known, pool_.page_tokens());
   counts[index_of(AttentionKind::kSliding)] = std::max(0, sliding);
   return counts;
 }

@@ -30,13 +30,12 @@ class KvManager {
   /// Longest text that a sequence can hold when it is alone.
   int capacity_tokens() const;
 
-  /// Whether a waiting sequence can grow to `length` tokens beside the others, `chunk` rows at a
-  /// time, with `reserve` pages left for them.
-  bool fits(Sequence& sequence, int length, int chunk, const PageCounts& reserve) const;
+  /// Whether a waiting sequence can be computed up to its last token beside the others, `chunk`
+  /// rows at a time, with `reserve` pages left for them to grow.
+  bool fits(Sequence& sequence, int chunk, const PageCounts& reserve) const;
 
-  /// Pages that a running sequence will take at most beside those it has, until it has `length`
-  /// tokens, `chunk` rows at a time.
-  PageCounts pages_to_come(const Sequence& sequence, int length, int chunk) const;
+  /// Pages that a sequence will take beside those it has, until its last token is computed.
+  PageCounts pages_to_come(const Sequence& sequence, int chunk) const;
 
   /// Tokens that attach_prefix() would find now.
   int known_prefix(Sequence& sequence) const;

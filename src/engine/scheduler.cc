@@ -6,14 +6,7 @@
 #include "tandem/core/check.h"
 
 namespace tandem::engine {
-namespace {
-
-constexpr double kNewestShare = 1.0 / 16.0;  // of the usual answer
-
-}  // namespace
-
-Scheduler::Scheduler(const SchedulerOptions& options, KvManager& kv)
-    : options_(options), kv_(&kv), usual_answer_(options.usual_answer) {
+Scheduler::Scheduler(const SchedulerOptions& options, KvManager& kv) : options_(options), kv_(&kv) {
   TANDEM_CHECK(options.max_sequences <= std::min(options.max_rows, options.max_kept_rows),
                "every running sequence gets a row");
   for (int slot = options.max_sequences; slot-- > 0;) free_slots_.push_back(slot);
@@ -24,8 +17,6 @@ void Scheduler::add(Sequence& sequence) {
 }
 
 void Scheduler::remove(Sequence& sequence) {
-  const int answer = sequence.length() - sequence.num_prompt;
-  if (answer > 0) usual_answer_ += kNewestShare * (answer - usual_answer_);
   if (sequence.state == SequenceState::kWaiting) {
     std::erase(waiting_, &sequence);
   } else {
@@ -106,8 +97,7 @@ void Scheduler::add_drafts() {
 void Scheduler::admit() {
   while (!waiting_.empty() && !free_slots_.empty() && prompt_rows_left_ > 0 && kept_left_ > 0) {
     Sequence& s = *waiting_.front();
-    if (!running_.empty() &&
-        !kv_->fits(s, expected_length(s), options_.prompt_rows_while_decoding, pages_to_come())) {
+    if (!running_.empty() && !kv_->fits(s, options_.prompt_rows_while_decoding, pages_to_come())) {
       return;
     }
     waiting_.pop_front();
@@ -120,18 +110,16 @@ void Scheduler::admit() {
 }
 
 PageCounts Scheduler::pages_to_come() const {
+  // A page more of each kind per sequence: without it the newcomer would be preempted as soon as
+  // the others grow.
   PageCounts sum = {};
+  sum.fill(num_running());
   for (const Sequence* s : running_) {
-    const int chunk = s->state == SequenceState::kPrefill ? options_.prompt_rows_while_decoding : 1;
-    const PageCounts counts = kv_->pages_to_come(*s, expected_length(*s), chunk);
+    if (s->state != SequenceState::kPrefill) continue;
+    const PageCounts counts = kv_->pages_to_come(*s, options_.prompt_rows_while_decoding);
     for (std::size_t kind = 0; kind < sum.size(); ++kind) sum[kind] += counts[kind];
   }
   return sum;
-}
-
-int Scheduler::expected_length(const Sequence& s) const {
-  const int usual = s.num_prompt + static_cast<int>(usual_answer_);
-  return std::min(s.max_length, std::max(usual, s.length() + kv_->pool().page_tokens()));
 }
 
 Scheduler::Share Scheduler::wanted(const Sequence& s) {

@@ -19,7 +19,6 @@ struct SchedulerOptions {
   /// Most prompt rows of a step that also decodes: bounds the pause that a long prompt puts
   /// between two tokens of the others.
   int prompt_rows_while_decoding = 0;
-  int usual_answer = 0;  ///< tokens, before any answer has ended
 };
 
 /// A step to run. Valid until the scheduler is called again.
@@ -36,12 +35,11 @@ struct PlannedStep {
 /// takes at most twice the steps that it would take in order of arrival, and prompts of one length
 /// come in that order. Rows to be scored take kept rows, shared in the same way, and a prompt's
 /// last row, which samples, comes in a chunk after them.
-/// A waiting sequence gets a slot, in order of arrival, when one is free and the text that it may
-/// be expected to have in the end fits beside what the others will still need; pages only with its
-/// first rows, so that it finds in the prefix cache what others computed meanwhile. When pages run
-/// out, the youngest sequence gives its own back and goes to the head of the queue; it computes
-/// prompt and output again later, which does not change its text. The oldest can always run.
-/// Thread: engine.
+/// A waiting sequence gets a slot, in order of arrival, when one is free and its whole text fits
+/// beside what the others still need; pages only with its first rows, so that it finds in the
+/// prefix cache what others computed meanwhile. When pages run out, the youngest sequence gives its
+/// own back and goes to the head of the queue; it computes prompt and output again later, which
+/// does not change its text. The oldest can always run. Thread: engine.
 class Scheduler {
  public:
   /// `kv` must outlive the scheduler.
@@ -75,11 +73,8 @@ class Scheduler {
   void plan_decodes();
   void add_drafts();
   void admit();
-  /// Pages that the running sequences will still take, if their answers become as long as others
-  /// were lately.
+  /// Pages that the running sequences may still take before their next tokens.
   PageCounts pages_to_come() const;
-  /// Tokens that a sequence will have then, and at least a page more than it has.
-  int expected_length(const Sequence& sequence) const;
   void plan_prompts();
   /// Gives a sequence the next chunk of its prompt that share and pages allow, if any.
   void plan_chunk(Sequence& sequence, Share share);
@@ -100,7 +95,6 @@ class Scheduler {
   std::deque<Sequence*> waiting_;   // by age
   std::vector<int> free_slots_;     // a stack
   std::uint64_t preemptions_ = 0;
-  double usual_answer_;  // tokens, a mean of those that ended, the latest most
 
   // The step being planned.
   PlannedStep step_;

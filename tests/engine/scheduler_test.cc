@@ -182,21 +182,6 @@ TEST_F(SchedulerTest, PreemptsTheYoungestWhenPagesRunOutAndRequeuesItFirst) {
   EXPECT_EQ(step(), (Rows{{2, 9}}));  // prompt and output again
 }
 
-TEST_F(SchedulerTest, AdmitsWhatFitsWithAnswersOfTheUsualLength) {
-  SchedulerOptions options = kRoomy;
-  options.usual_answer = 8;
-  start(options, 8);
-  add(4, 12);
-  add(4, 12);
-  add(4, 8);
-  add(4, 8);
-  EXPECT_EQ(step(), (Rows{{1, 4}, {2, 4}, {3, 4}}));  // 3 + 3 + 2 pages
-  for (int i = 0; i < 3; ++i) step();
-  scheduler_->remove(sequences_[2]);
-  EXPECT_EQ(step(), (Rows{{1, 1}, {2, 1}, {4, 4}}));
-  EXPECT_EQ(scheduler_->preemptions(), 0U);
-}
-
 TEST_F(SchedulerTest, DraftsTakeNoPageThatASequenceNeeds) {
   start(kRoomy, 4);
   add(4);
