@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <map>
 #include <span>
@@ -55,6 +56,7 @@ class AutomatonBuilder {
       return core::invalid_argument("no text matches the grammar");
     }
     flatten();
+    count_missing();
     TANDEM_TRY(find_firsts());
     return std::move(out_);
   }
@@ -140,14 +142,16 @@ class AutomatonBuilder {
       if (counter < 0 || draft.accepts) continue;
       draft.counter = counter;
       draft.is_between_parts =
-          std::binary_search(todo_[i]->begin(), todo_[i]->end(), nfa_.loops[r]);
+          std::any_of(todo_[i]->begin(), todo_[i]->end(), [this](std::int32_t state) {
+            return nfa_.states[static_cast<std::size_t>(state)].is_between_parts;
+          });
     }
     return {};
   }
 
   /// -1: the rule does not count.
   std::int32_t counter_of(const RuleSet::Count& count) {
-    if (count.part < 0) return -1;
+    if (count.graph < 0) return -1;
     constexpr std::int32_t kEndless = std::numeric_limits<std::int32_t>::max();
     const Automaton::Counter counter = {count.min, count.max == kUnbounded ? kEndless : count.max};
     auto& all = out_.counters_;
@@ -344,6 +348,46 @@ class AutomatonBuilder {
       out_.calls_.insert(out_.calls_.end(), draft.calls.begin(), draft.calls.end());
       out_.tokens_.insert(out_.tokens_.end(), draft.tokens.begin(), draft.tokens.end());
       out_.states_.push_back(state);
+    }
+  }
+
+  /// How many parts must still come before the mark may: breadth first, from the marks back.
+  void count_missing() {
+    if (out_.counters_.empty()) return;
+    constexpr std::int32_t kUnknown = std::numeric_limits<std::int32_t>::max();
+    std::vector<std::int32_t> missing(out_.states_.size(), kUnknown);
+    std::vector<std::vector<std::int32_t>> sources(out_.states_.size());
+    std::deque<std::int32_t> todo;
+    const auto link = [&](std::int32_t from, std::int32_t to) {
+      if (to < 0) return;
+      if (!out_.accepts(to)) {
+        sources[static_cast<std::size_t>(to)].push_back(from);
+      } else if (std::exchange(missing[static_cast<std::size_t>(from)], 0) != 0) {
+        todo.push_back(from);
+      }
+    };
+    for (std::int32_t s = 0; s < out_.num_states(); ++s) {
+      if (!out_.counts(s)) continue;
+      for (std::size_t c = 0; c < out_.num_classes_; ++c) {
+        link(s, out_.next(s, static_cast<std::uint8_t>(c)));
+      }
+      for (const Automaton::TokenEdge& edge : out_.tokens(s)) link(s, edge.target);
+    }
+    while (!todo.empty()) {
+      const auto at = static_cast<std::size_t>(todo.front());
+      todo.pop_front();
+      const bool is_part = (out_.flags_[at] & Automaton::kBetweenParts) != 0;
+      for (const std::int32_t source : sources[at]) {
+        const std::int32_t through = missing[at] + (is_part ? 1 : 0);
+        if (through >= missing[static_cast<std::size_t>(source)]) continue;
+        missing[static_cast<std::size_t>(source)] = through;
+        is_part ? todo.push_back(source) : todo.push_front(source);
+      }
+    }
+    for (std::size_t s = 0; s < missing.size(); ++s) {
+      if (missing[s] == kUnknown) continue;
+      out_.states_[s].num_missing = missing[s];
+      out_.most_missing_ = std::max(out_.most_missing_, missing[s]);
     }
   }
 

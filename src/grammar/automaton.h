@@ -73,15 +73,18 @@ class Automaton {
   const Counter& counter(std::int32_t state) const {
     return counters_[static_cast<std::size_t>(at(state).counter)];
   }
-  /// The parts counted at `next`, a state after `state` where they are `count`; -1 if that is one
-  /// too many, or the mark comes too early. 0 where nothing is counted.
+  /// The parts counted at `next`, a state after `state` where they are `count`; -1 if no end within
+  /// the bounds can follow: too many are there or must come, or the mark comes too early. 0 where
+  /// nothing is counted.
   std::int32_t count_after(std::int32_t state, std::int32_t next, std::int32_t count) const {
     if (!counts(state)) return 0;
-    const bool is_between_parts = (flags_of(state) & kBetweenParts) != 0;
     if (accepts(next)) return count >= counter(state).min ? 0 : -1;
-    if (is_between_parts && count >= counter(state).max) return -1;
-    return (flags_of(next) & kBetweenParts) != 0 ? count + 1 : count;
+    if ((flags_of(next) & kBetweenParts) != 0) ++count;
+    return count <= counter(state).max - at(next).num_missing ? count : -1;
   }
+  /// Parts that must still come before the mark, and the most that must in any state.
+  std::int32_t num_missing(std::int32_t state) const { return at(state).num_missing; }
+  std::int32_t most_missing() const { return most_missing_; }
   /// States that a text can lead to, nearest first.
   std::vector<std::int32_t> reachable() const;
   /// For each state the first one that nothing of at most max_bytes bytes tells from it: the states
@@ -99,6 +102,7 @@ class Automaton {
     std::uint32_t first_call = 0, num_calls = 0;
     std::uint32_t first_token = 0, num_tokens = 0;
     std::int32_t counter = -1;
+    std::int32_t num_missing = 0;  // parts that must still come
   };
   enum Flag : std::uint8_t {
     kCalls = 1,
@@ -125,6 +129,7 @@ class Automaton {
   std::vector<Call> calls_;
   std::vector<TokenEdge> tokens_;
   std::vector<Counter> counters_;
+  std::int32_t most_missing_ = 0;
   std::vector<ClassSet> firsts_;  // by state
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -77,11 +78,11 @@ std::vector<std::int32_t> Automaton::alike(int max_bytes) const {
   // apart. A group is named by its first state.
   const auto n = static_cast<std::int32_t>(states_.size());
   std::vector<std::int32_t> group_of(states_.size()), next_group_of(states_.size());
-  std::map<std::pair<std::uint8_t, std::int32_t>, std::int32_t> firsts;
+  std::map<std::tuple<std::uint8_t, std::int32_t, std::int32_t>, std::int32_t> firsts;
   for (std::int32_t s = 0; s < n; ++s) {
     const auto flags = static_cast<std::uint8_t>(flags_of(s) & (kAccepts | kBetweenParts));
     group_of[static_cast<std::size_t>(s)] =
-        firsts.try_emplace({flags, at(s).counter}, s).first->second;
+        firsts.try_emplace({flags, at(s).counter, at(s).num_missing}, s).first->second;
   }
   for (int round = 0; round <= max_bytes; ++round) {
     std::unordered_multimap<std::uint64_t, std::int32_t> seen;

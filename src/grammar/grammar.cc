@@ -24,9 +24,8 @@ std::size_t TrieWalker::begin(const TokenTrie& trie, std::size_t first_depth,
   const std::size_t num_nodes = pushdown.num_nodes();
   levels_[0] = start;
   levels_[0].num_nodes = num_nodes;
-  const bool is_lone = start.threads.size() == 1 && !start.is_complete && !start.has_left &&
-                       !pushdown.automaton().counts(start.threads[0].state);
-  lone_[0] = is_lone ? start.threads[0].state : kNotLone;
+  const bool is_lone = start.threads.size() == 1 && !start.is_complete && !start.has_left;
+  lone_[0] = is_lone ? Lone{start.threads[0].state, start.threads[0].count} : Lone{};
   lone_stack_ = is_lone ? start.threads[0].stack : 0;
   lone_nodes_ = num_nodes;
   return num_nodes;
@@ -59,7 +58,8 @@ std::uint64_t Grammar::mask_key(const Thread& thread) const {
   if (!automaton_.counts(thread.state)) return state;
   const Automaton::Counter& counter = automaton_.counter(thread.state);
   const auto told = [&](std::int32_t limit) {
-    const std::int32_t left = std::clamp(limit - thread.count, 0, trie_->max_depth() + 1);
+    const std::int32_t most = trie_->max_depth() + 1 + automaton_.most_missing();
+    const std::int32_t left = std::clamp(limit - thread.count, 0, most);
     return static_cast<std::uint64_t>(left) + 1;
   };
   return told(counter.max) << 48 | told(counter.min) << 32 | state;
@@ -146,11 +146,7 @@ std::uint64_t Grammar::most_work(std::int32_t state) const {
 }
 
 std::optional<int> Grammar::most_plain(const Thread& thread) const {
-  int most = trie_->max_plain();
-  if (automaton_.counts(thread.state)) {
-    most = std::clamp(automaton_.counter(thread.state).max - thread.count, 0, most);
-  }
-  return PlainText(automaton_).most_characters(thread.state, most);
+  return PlainText(automaton_).most_characters(thread, trie_->max_plain());
 }
 
 std::vector<std::int32_t> Grammar::slow_states() const {

@@ -29,12 +29,16 @@ class TrieWalker {
 
  private:
   static constexpr std::int32_t kNotLone = -2;
+  struct Lone {
+    std::int32_t state = kNotLone;
+    std::int32_t count = 0;
+  };
 
   /// Sets level 0 to `start`; the number of nodes of the pushdown.
   std::size_t begin(const TokenTrie& trie, std::size_t first_depth, const Configuration& start,
                     const Pushdown& pushdown);
-  /// The next state where the level above is one thread in the start's stack that counts nothing,
-  /// and stays so: nearly all steps of a large walk. -1: no such byte; kNotLone: levels_[level - 1]
+  /// The next state where the level above is one thread in the start's stack and stays so: nearly
+  /// all steps of a large walk. -1: no such byte; kNotLone: levels_[level - 1]
   /// is to be advanced.
   std::int32_t step_lone(const Automaton& automaton, std::size_t level, std::uint8_t byte);
 
@@ -42,24 +46,29 @@ class TrieWalker {
 
   std::vector<Configuration> levels_;  // by depth below the start
   std::vector<std::uint32_t> bits_;    // of a mask in the making
-  std::vector<std::int32_t> lone_;     // the only thread's state, or kNotLone: see levels_
+  std::vector<Lone> lone_;             // the only thread, or kNotLone: see levels_
   std::int32_t lone_stack_ = 0;
   std::size_t lone_nodes_ = 0;
 };
 
 inline std::int32_t TrieWalker::step_lone(const Automaton& automaton, std::size_t level,
                                           std::uint8_t byte) {
-  lone_[level] = kNotLone;
-  const std::int32_t state = lone_[level - 1];
+  lone_[level].state = kNotLone;
+  const auto [state, count] = lone_[level - 1];
   if (state == kNotLone) return kNotLone;
   if (!automaton.has_calls(state)) {
     const std::int32_t next = automaton.next(state, automaton.class_of(byte));
     if (next < 0) return -1;
-    if (!automaton.accepts(next) && !automaton.only_calls(next)) return lone_[level] = next;
+    if (!automaton.accepts(next) && !automaton.only_calls(next)) {
+      const std::int32_t next_count = automaton.count_after(state, next, count);
+      if (next_count < 0) return -1;
+      lone_[level] = {next, next_count};
+      return next;
+    }
   }
   Configuration& above = levels_[level - 1];
   above.clear();
-  above.threads.push_back({state, lone_stack_, 0});
+  above.threads.push_back({state, lone_stack_, count});
   above.num_nodes = lone_nodes_;
   return kNotLone;
 }

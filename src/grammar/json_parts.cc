@@ -131,7 +131,12 @@ ExprId JsonParts::string() {
 
 ExprId JsonParts::string(int min, int max) {
   const auto [known, is_new] = strings_.try_emplace({min, max});
-  if (is_new) known->second = rules_->add_counted("string", any_char(), min, max, quote_mark());
+  if (is_new) {
+    RuleSet::Graph graph;
+    graph.edges = {{0, 0, any_char()}};
+    graph.ends = {0};
+    known->second = rules_->add_counted("string", std::move(graph), min, max, quote_mark());
+  }
   return rules_->sequence({quote_mark(), rules_->rule(known->second)});
 }
 
@@ -157,13 +162,21 @@ ExprId JsonParts::any_key() {
   return rules_->choice({rules_->repeat(rules_->chars(kBare), 1), string()});
 }
 
+core::Result<ExprId> JsonParts::string(const TextSet& texts) {
+  TANDEM_ASSIGN(const ExprId body, write_texts(*rules_, texts, char_writer(), quote_mark()));
+  return rules_->sequence({quote_mark(), body});
+}
+
 core::Result<ExprId> JsonParts::key_matching(TextSet texts) {
-  const Set& plain = quote_ ? kBare : kPlain;
-  if (quote_) texts.min_length = std::max(texts.min_length, 1);
-  TANDEM_ASSIGN(const ExprId key, write_texts(*rules_, texts, [&](RuleSet& rules, const Set& set) {
-                  return rules.chars(intersection(set, plain));
-                }));
-  return quote_ ? key : quoted(key);
+  const CharWriter write = [this](RuleSet& rules, const Set& set) {
+    return rules.chars(intersection(set, quote_ ? kBare : kPlain));
+  };
+  if (quote_) {
+    texts.min_length = std::max(texts.min_length, 1);
+    return write_texts(*rules_, texts, write, std::nullopt);
+  }
+  TANDEM_ASSIGN(const ExprId key, write_texts(*rules_, texts, write, quote_mark()));
+  return rules_->sequence({quote_mark(), key});
 }
 
 ExprId JsonParts::enclosed(std::string_view open, ExprId body, bool may_be_empty,

@@ -36,6 +36,8 @@ class JsonParts {
   ExprId string();  ///< any string
   /// A string of min to max characters (kUnbounded: no end).
   ExprId string(int min, int max);
+  /// A string of the set. Errors as write_texts() has them.
+  core::Result<ExprId> string(const TextSet& texts);
   /// The one string of these bytes (UTF-8).
   ExprId string_of(std::string_view text);
   /// A string of these characters, which char_writer() has spelled.

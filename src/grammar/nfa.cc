@@ -84,14 +84,12 @@ class Builder {
     for (RuleId rule = 0; rule < rules_.num_rules(); ++rule) {
       nfa_.starts.push_back(new_state());
       nfa_.ends.push_back(new_state());
-      nfa_.loops.push_back(-1);
       if (rules_.definition(rule) < 0) continue;
       const RuleSet::Count& count = rules_.count(rule);
-      if (count.part >= 0) {
-        nfa_.loops.back() = new_state();
-        skip(nfa_.starts.back(), nfa_.loops.back());
-        add(count.part, nfa_.loops.back(), nfa_.loops.back(), 0);
-        add(count.mark, nfa_.loops.back(), nfa_.ends.back(), 0);
+      if (count.graph >= 0) {
+        const std::int32_t before_mark = new_state();
+        add_graph(rules_.graph(rules_.expr(count.graph)), nfa_.starts.back(), before_mark, 0, true);
+        add(count.mark, before_mark, nfa_.ends.back(), 0);
       } else {
         add(rules_.definition(rule), nfa_.starts.back(), nfa_.ends.back(), 0);
       }
@@ -232,9 +230,12 @@ class Builder {
     skip(from, to);
   }
 
-  void add_graph(const RuleSet::Graph& graph, std::int32_t from, std::int32_t to, int depth) {
+  void add_graph(const RuleSet::Graph& graph, std::int32_t from, std::int32_t to, int depth,
+                 bool are_edges_parts = false) {
     const auto first = static_cast<std::int32_t>(nfa_.states.size());
-    for (std::int32_t i = 0; i < graph.num_nodes; ++i) new_state();
+    for (std::int32_t i = 0; i < graph.num_nodes; ++i) {
+      state(new_state()).is_between_parts = are_edges_parts;
+    }
     skip(from, first);
     for (const RuleSet::Graph::Edge& edge : graph.edges) {
       add(edge.text, first + edge.from, first + edge.to, depth + 1);

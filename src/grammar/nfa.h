@@ -29,10 +29,10 @@ struct Nfa {
   struct State {
     std::vector<Edge> edges;
     std::vector<std::int32_t> skips;  ///< targets of edges that read nothing
+    bool is_between_parts = false;    ///< of a rule that counts them
   };
   std::vector<State> states;
   std::vector<std::int32_t> starts, ends;  ///< [rules]
-  std::vector<std::int32_t> loops;         ///< [rules] between two parts of a counted rule, or -1
 
   /// kInvalidArgument if it takes more than a bounded number of states or nesting.
   static core::Result<Nfa> build(const RuleSet& rules, const RuleFacts& facts);

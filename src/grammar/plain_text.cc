@@ -15,10 +15,11 @@ struct Range {
 };
 constexpr Range kRanges[] = {
     {0, 0x20, 0x21, 0}, {0, 0x23, 0x5B, 0}, {0, 0x5D, 0x7F, 0}, {0, 0xC2, 0xDF, 1},
-    {0, 0xE0, 0xE0, 4}, {0, 0xE1, 0xEC, 2}, {0, 0xED, 0xED, 5}, {0, 0xEE, 0xEF, 2},
-    {0, 0xF0, 0xF0, 6}, {0, 0xF1, 0xF3, 3}, {0, 0xF4, 0xF4, 7}, {1, 0x80, 0xBF, 0},
-    {2, 0x80, 0xBF, 1}, {3, 0x80, 0xBF, 2}, {4, 0xA0, 0xBF, 1}, {5, 0x80, 0x9F, 1},
-    {6, 0x90, 0xBF, 2}, {7, 0x80, 0x8F, 2},
+    {0, 0xE0, 0xE0, 4}, {0, 0xE1, 0xE1, 2}, {0, 0xE2, 0xE2, 8}, {0, 0xE3, 0xEC, 2},
+    {0, 0xED, 0xED, 5}, {0, 0xEE, 0xEF, 2}, {8, 0x80, 0x80, 9}, {8, 0x81, 0xBF, 1},
+    {9, 0x80, 0xA7, 0}, {9, 0xAA, 0xBF, 0}, {0, 0xF0, 0xF0, 6}, {0, 0xF1, 0xF3, 3},
+    {0, 0xF4, 0xF4, 7}, {1, 0x80, 0xBF, 0}, {2, 0x80, 0xBF, 1}, {3, 0x80, 0xBF, 2},
+    {4, 0xA0, 0xBF, 1}, {5, 0x80, 0x9F, 1}, {6, 0x90, 0xBF, 2}, {7, 0x80, 0x8F, 2},
 };
 
 }  // namespace
@@ -139,15 +140,31 @@ PlainText::Step PlainText::step() {
   return can_read ? Step::kAll : Step::kNone;
 }
 
-std::optional<int> PlainText::most_characters(std::int32_t state, int most) {
-  if (!is_inside(state)) return std::nullopt;
-  states_.assign(1, state);
+std::optional<int> PlainText::most_counted(const Thread& thread, int most) const {
+  if (!automaton_->counts(thread.state)) return most;
+  const auto less = [this](std::int32_t a, std::int32_t b) {
+    return automaton_->num_missing(a) < automaton_->num_missing(b);
+  };
+  const auto [least, greatest] = std::minmax_element(states_.begin(), states_.end(), less);
+  const std::int32_t left = automaton_->counter(thread.state).max - thread.count;
+  const std::int32_t low = left - automaton_->num_missing(*greatest);
+  const std::int32_t high = left - automaton_->num_missing(*least);
+  if (low != high && low < most) return std::nullopt;
+  return std::clamp(low, 0, most);
+}
+
+std::optional<int> PlainText::most_characters(const Thread& thread, int most) {
+  if (!is_inside(thread.state)) return std::nullopt;
+  states_.assign(1, thread.state);
   for (int length = 0; length < most; ++length) {
     const Step step = this->step();
     if (step == Step::kSome) return std::nullopt;
     if (step == Step::kNone) return length;
-    if (next_ == states_) return most;
+    const bool is_loop = next_ == states_;
     std::swap(states_, next_);
+    const std::optional<int> counted = most_counted(thread, most);
+    if (!counted || *counted <= length) return counted ? std::optional(length) : std::nullopt;
+    if (is_loop) return counted;
   }
   return most;
 }

@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "tandem/grammar/automaton.h"
+#include "tandem/grammar/pushdown.h"
 
 namespace tandem::grammar {
 
 // Plain text: the characters that a JSON string holds without an escape, U+0020 and above but for "
-// and \. Nearly all tokens are plain, and within strings and free text a grammar tells them apart
-// by their length at most.
+// and \, and that no pattern's dot leaves out, U+2028 and U+2029. Nearly all tokens are plain, and
+// within strings and free text a grammar tells them apart by their length at most.
 
 /// Characters of a plain text; -1 where it is none.
 int count_plain(std::string_view text);
@@ -24,10 +25,10 @@ class PlainText {
   /// `automaton` must outlive it.
   explicit PlainText(const Automaton& automaton);
 
-  /// From this state on, exactly the plain texts of at most so many characters can be read within
-  /// the rule, and it ends after none of them; `most` where there is no such bound below. Nothing
-  /// where other things matter than their length.
-  std::optional<int> most_characters(std::int32_t state, int most);
+  /// From this state on, and with so many parts counted, exactly the plain texts of at most so many
+  /// characters can be read within the rule, and it ends after none of them; `most` where there is
+  /// no such bound below. Nothing where other things matter than their length.
+  std::optional<int> most_characters(const Thread& thread, int most);
 
  private:
   static constexpr std::size_t kMaxStates = 16;
@@ -38,6 +39,9 @@ class PlainText {
     std::vector<std::uint8_t> classes;
   };
   enum class Step : std::uint8_t { kAll, kNone, kSome };
+
+  /// Characters that may come before too many parts would, if that is the same in all of states_.
+  std::optional<int> most_counted(const Thread& thread, int most) const;
 
   /// Whether all characters, or none, can be read in all of states_; then states_ are those after
   /// one.

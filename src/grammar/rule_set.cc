@@ -105,9 +105,10 @@ RuleId RuleSet::add_rule(std::string name, ExprId expr) {
   return rule;
 }
 
-RuleId RuleSet::add_counted(std::string name, ExprId part, int min, int max, ExprId mark) {
-  const RuleId rule = add_rule(std::move(name), sequence({repeat(part, 0), mark}));
-  counts_.back() = {part, mark, min, max};
+RuleId RuleSet::add_counted(std::string name, Graph graph, int min, int max, ExprId mark) {
+  const ExprId parts = this->graph(std::move(graph));
+  const RuleId rule = add_rule(std::move(name), sequence({parts, mark}));
+  counts_.back() = {parts, mark, min, max};
   return rule;
 }
 

@@ -73,10 +73,12 @@ class RuleSet {
   RuleId declare(std::string name);
   void define(RuleId rule, ExprId expr) { definitions_[static_cast<std::size_t>(rule)] = expr; }
   RuleId add_rule(std::string name, ExprId expr);
-  /// A rule of min to max (kUnbounded: no end) parts and then a mark, counted rather than written
-  /// out: any number takes the same few states. `part` reads bytes only, at least one; the mark is
-  /// one byte, which begins no part, or one token.
-  RuleId add_counted(std::string name, ExprId part, int min, int max, ExprId mark);
+  /// A rule of min to max (kUnbounded: no end) edges of the graph and then a mark, counted rather
+  /// than written out: any number takes the same states. Edges read bytes only, at least one, and
+  /// none begins with another; the mark is one byte, which begins no edge, or one token. From each
+  /// end of the graph an edge must lead to an end, so that what can end after n edges can after
+  /// more.
+  RuleId add_counted(std::string name, Graph graph, int min, int max, ExprId mark);
   /// The rule that the whole text must match.
   void set_root(RuleId rule) { root_ = rule; }
 
@@ -87,7 +89,7 @@ class RuleSet {
   /// -1: not defined.
   ExprId definition(RuleId rule) const { return definitions_[static_cast<std::size_t>(rule)]; }
   struct Count {
-    ExprId part = -1;  ///< -1: the rule does not count
+    ExprId graph = -1;  ///< -1: the rule does not count
     ExprId mark = -1;
     std::int32_t min = 0;
     std::int32_t max = kUnbounded;

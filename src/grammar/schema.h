@@ -18,10 +18,10 @@ namespace tandem::grammar {
 /// - numbers with bounds, multipleOf or excluded values: those that write_numbers() promises;
 /// - formats: date, time, date-time, uuid, email and ipv4 are kept; others only describe.
 /// Exact but for these: all keywords that restrict values, where what they say together can be
-/// kept. Refused with a sentence (kInvalidArgument): uniqueItems of other elements than a few listed
-/// values; the complement of prefixItems, additionalProperties and the like (in not, if, or a oneOf
-/// whose branches are not seen to rule each other out); unevaluated...; what would take too many
-/// states; and what allows no value at all.
+/// kept. Refused with a sentence (kInvalidArgument): uniqueItems of other elements than a few
+/// listed values; the complement of prefixItems, additionalProperties and the like (in not, if, or
+/// a oneOf whose branches are not seen to rule each other out); unevaluated...; what would take too
+/// many states; and what allows no value at all.
 core::Result<RuleSet> read_schema(std::string_view schema);
 
 /// The same among other rules: the rule of the schema's values, or of those that are objects.

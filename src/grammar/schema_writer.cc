@@ -194,10 +194,9 @@ core::Result<ExprId> SchemaWriter::write_string(const SchemaParts& parts) {
   }
   const bool is_one_pattern = texts.patterns.size() == 1 && !texts.patterns[0].is_denied &&
                               texts.holes.empty() && !has_length;
-  TANDEM_ASSIGN(const ExprId body,
-                is_one_pattern ? read_regex(rules_, texts.patterns[0].regex,
-                                            texts.patterns[0].is_whole, parts_.char_writer())
-                               : write_texts(rules_, texts, parts_.char_writer()));
+  if (!is_one_pattern) return parts_.string(texts);
+  TANDEM_ASSIGN(const ExprId body, read_regex(rules_, texts.patterns[0].regex,
+                                              texts.patterns[0].is_whole, parts_.char_writer()));
   return parts_.quoted(body);
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <compare>
+#include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "tandem/grammar/char_automaton.h"
@@ -33,7 +35,7 @@ class TextGraph {
   TextGraph(RuleSet& rules, const TextSet& set, const CharWriter& write)
       : rules_(rules), set_(set), write_(write) {}
 
-  core::Result<ExprId> write() {
+  core::Result<RuleSet::Graph> make() {
     for (const TextPattern& pattern : set_.patterns) {
       TANDEM_ASSIGN(CharAutomaton automaton,
                     CharAutomaton::create(pattern.regex, pattern.is_whole));
@@ -53,7 +55,7 @@ class TextGraph {
       if (may_end(*todo_[i])) graph_.ends.push_back(static_cast<int>(i));
     }
     graph_.num_nodes = static_cast<int>(todo_.size());
-    return rules_.graph(std::move(graph_));
+    return std::move(graph_);
   }
 
  private:
@@ -187,10 +189,52 @@ class TextGraph {
   std::size_t work_ = 0;
 };
 
+/// Edges of the shortest way to an end.
+int shortest_way(const RuleSet::Graph& graph) {
+  constexpr int kFar = std::numeric_limits<int>::max();
+  std::vector<int> length(static_cast<std::size_t>(graph.num_nodes), kFar);
+  length[0] = 0;
+  for (const RuleSet::Graph::Edge& edge : graph.edges) {  // nearest first, as they were made
+    int& to = length[static_cast<std::size_t>(edge.to)];
+    to = std::min(to, length[static_cast<std::size_t>(edge.from)] + 1);
+  }
+  int shortest = kFar;
+  for (const int end : graph.ends) {
+    shortest = std::min(shortest, length[static_cast<std::size_t>(end)]);
+  }
+  return shortest;
+}
+
+/// Whether what can end can also go on by one character and end then.
+bool can_go_on(const RuleSet::Graph& graph) {
+  const std::set<int> ends(graph.ends.begin(), graph.ends.end());
+  std::set<int> before_end;
+  for (const RuleSet::Graph::Edge& edge : graph.edges) {
+    if (ends.contains(edge.to)) before_end.insert(edge.from);
+  }
+  return std::includes(before_end.begin(), before_end.end(), ends.begin(), ends.end());
+}
+
 }  // namespace
 
-core::Result<ExprId> write_texts(RuleSet& rules, const TextSet& set, const CharWriter& write) {
-  return TextGraph(rules, set, write).write();
+core::Result<ExprId> write_texts(RuleSet& rules, const TextSet& set, const CharWriter& write,
+                                 std::optional<ExprId> mark) {
+  const bool has_length = set.min_length > 0 || set.max_length != kUnbounded;
+  if (has_length && mark) {
+    TextSet of_any_length = set;
+    of_any_length.min_length = 0;
+    of_any_length.max_length = kUnbounded;
+    TANDEM_ASSIGN(RuleSet::Graph graph, TextGraph(rules, of_any_length, write).make());
+    const int least = std::max(shortest_way(graph), set.min_length);
+    if (set.max_length != kUnbounded && least > set.max_length) return rules.nothing();
+    if (can_go_on(graph)) {
+      return rules.rule(
+          rules.add_counted("string", std::move(graph), set.min_length, set.max_length, *mark));
+    }
+  }
+  TANDEM_ASSIGN(RuleSet::Graph graph, TextGraph(rules, set, write).make());
+  const ExprId texts = rules.graph(std::move(graph));
+  return mark ? rules.sequence({texts, *mark}) : texts;
 }
 
 }  // namespace tandem::grammar

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,9 +26,12 @@ struct TextSet {
   int max_length = kUnbounded;
 };
 
-/// Exactly the set's texts, each character spelled as `write` does: all its conditions walked side
-/// by side. kInvalidArgument: a pattern is malformed or not supported, or together they take too
-/// many states.
-core::Result<ExprId> write_texts(RuleSet& rules, const TextSet& set, const CharWriter& write);
+/// Exactly the set's texts, each character spelled as `write` does, and then the mark, if there is
+/// one: one byte that begins no character, or one token. All conditions are walked side by side;
+/// lengths before a mark are counted where that can be, see RuleSet::add_counted().
+/// kInvalidArgument: a pattern is malformed or not supported, or together they take too many
+/// states.
+core::Result<ExprId> write_texts(RuleSet& rules, const TextSet& set, const CharWriter& write,
+                                 std::optional<ExprId> mark);
 
 }  // namespace tandem::grammar

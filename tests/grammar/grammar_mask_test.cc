@@ -69,6 +69,10 @@ const Case kCases[] = {
      R"({"type":"string","minLength":99,"maxLength":102})",
      "\"                                                                                "
      "near \\n its end \xC3\xA9 a!!\""},
+    {"counted pattern", Source::Kind::kJsonSchema,
+     R"({"type":"string","pattern":"x.y","minLength":9,"maxLength":14})", "\"ab xx zx\\ty\""},
+    {"counted dots", Source::Kind::kJsonSchema,
+     R"({"type":"string","pattern":"^.+$","maxLength":9})", "\"a line\""},
     {"any text but", Source::Kind::kRegex, R"([^x\n]{2,9}|[ -~]{0,6}!)", "hello you"},
     {"ambiguous", Source::Kind::kGbnf,
      "root ::= a | b\na ::= \"x\" a \"y\" | \"x\" b | \"x\"\nb ::= \"x\" a | \"x\" b \"z\" | "
@@ -94,7 +98,7 @@ TEST(PlainText, KnowsHowFarItMayGo) {
       state = grammar->automaton().next(
           state, grammar->automaton().class_of(static_cast<std::uint8_t>(c)));
     }
-    return PlainText(grammar->automaton()).most_characters(state, 40);
+    return PlainText(grammar->automaton()).most_characters({state, kOpenStack, 0}, 40);
   };
   EXPECT_EQ(most(R"("[^\\"\x00-\x1F]{0,7}")", "\""), 7);
   EXPECT_EQ(most(R"("[^\\"\x00-\x1F]{0,7}")", "\"abc"), 4);

@@ -256,7 +256,7 @@ TEST(SchemaProperty, WhatHasNoExactAutomatonIsRefused) {
       R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":40},"uniqueItems":true})",
       R"({"type":"object","minProperties":2})",
       R"({"type":"object","patternProperties":{"a":{},"b":{},"c":{},"d":{},"e":{}}})",
-      R"({"type":"string","pattern":"[a-z]+","maxLength":60000})",
+      R"({"type":"string","pattern":"^(ab)*$","maxLength":60000})",
       R"({"oneOf":[{"type":"array","prefixItems":[{"const":1}]},{"type":"array","minItems":1}]})",
       R"({"if":{"propertyNames":{"maxLength":2}},"then":{"required":["b"]}})",
       R"({"unevaluatedProperties":false})"};
