@@ -61,8 +61,9 @@ std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const S
   return request;
 }
 
-/// Bounds the logprobs of prompts, all of which an answer holds at once.
-std::optional<ApiError> check_scores(const PreparedRequest& request, bool has_echo) {
+/// Bounds the logprobs of prompts, all of which an answer holds at once; `copies`: of each
+/// prompt's.
+std::optional<ApiError> check_scores(const PreparedRequest& request, bool has_echo, int copies) {
   const auto entries = [](std::optional<int> top) {
     return top ? 1 + static_cast<std::size_t>(*top) : std::size_t{0};
   };
@@ -70,8 +71,7 @@ std::optional<ApiError> check_scores(const PreparedRequest& request, bool has_ec
   const std::size_t reported = 2 * entries(request.params.prompt_logprobs);
   std::size_t tokens = 0;
   for (const std::vector<TokenId>& prompt : request.prompts) tokens += prompt.size();
-  const std::size_t count =
-      tokens * static_cast<std::size_t>(request.params.n) * (echoed + reported);
+  const std::size_t count = tokens * static_cast<std::size_t>(copies) * (echoed + reported);
   if (count <= kMaxPromptLogprobs) return std::nullopt;
   const std::string param = reported > 0 ? "prompt_logprobs" : "echo";
   return invalid_request(
@@ -92,7 +92,7 @@ std::variant<PreparedRequest, ApiError> rendered(ChatRequest request, const Serv
   prepared.parallel_tool_calls = request.parallel_tool_calls;
   const bool may_think = request.conversation.enable_thinking;
   if (auto error = compile_format(prepared, may_think, model)) return *std::move(error);
-  if (auto error = check_scores(prepared, false)) return *std::move(error);
+  if (auto error = check_scores(prepared, false, 1)) return *std::move(error);
   return checked(std::move(prepared), model, model_name, prompt_param);
 }
 
@@ -177,7 +177,7 @@ std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body
   auto result = checked(std::move(prepared), model, model_name, "prompt");
   auto* good = std::get_if<PreparedRequest>(&result);
   if (good == nullptr) return result;
-  if (auto error = check_scores(*good, request.echo)) return *std::move(error);
+  if (auto error = check_scores(*good, request.echo, good->params.n)) return *std::move(error);
   if (!request.echo) return result;
   for (std::size_t i = 0; i < good->prompts.size(); ++i) {
     const std::vector<TokenId>& tokens = good->prompts[i];
