@@ -27,8 +27,9 @@ struct Avx512Codes : Avx512Lanes {
   static constexpr int direct_rows(core::DType dtype) {
     using enum core::DType;
     if (dtype == kQ8_0) return 1 << 30;  // stored decoded
+    if (dtype == kQ6_K) return 12;       // much to decode
     const bool nibbles = dtype == kQ4_0 || dtype == kQ4_K || dtype == kNVFP4 || dtype == kMXFP4;
-    return nibbles || dtype == kQ5_0 || dtype == kQ5_K || dtype == kQ6_K ? 16 : 0;
+    return nibbles || dtype == kQ5_0 || dtype == kQ5_K ? 16 : 0;
   }
   static constexpr int code_max(int) { return 255; }  // makes no difference here
   /// Steps of products that 16-bit sums can take; 0: products go to 32 bits at once.
