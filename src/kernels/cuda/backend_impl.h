@@ -25,6 +25,7 @@
 #include "tandem/kernels/cuda/step_block.h"
 #include "tandem/kernels/cuda/step_sampling.h"
 #include "tandem/kernels/cuda/token_ops.h"
+#include "tandem/kernels/cuda/weight_memory.h"
 #include "tandem/kernels/host_step.h"
 #include "tandem/kernels/sampling.h"
 
@@ -163,9 +164,9 @@ class CudaBackend final : public Backend {
   void settle(Rows x, const Weight* norm, const HalfRows& out, float* plain);
   /// Adds what is pending to its rows; other rows than the pending ones are about to be used.
   void flush_pending();
-  /// The input of `down`: gelu_tanh(gate z) * (up z), z = rms(x) * w.norm.
-  HalfRows gated_input(const GemmGroup& gate_up, const GemmGroup& down, const FfnWeights& w,
-                       Rows x);
+  /// The input of `down`: gelu_tanh(gate z) * (up z) of z, the input of gate_up for the rows x.
+  HalfRows gated_input(const GemmGroup& gate_up, const GemmGroup& down, const HalfRows& z,
+                       const FfnWeights& w, Rows x);
   /// A layer's experts (backend_moe.cc), with workspace for the largest step.
   ExpertArguments expert_arguments(const MoeWeights& w);
   void set_pending(const Partials& delta, const Weight* post_norm, float scale, bool replace,
@@ -200,6 +201,8 @@ class CudaBackend final : public Backend {
   bool tables_on_host_ = false;
   /// Shapes of products that have been compared with the reference, the first of each at load.
   std::set<std::tuple<core::DType, BrickKind, InputForm, int, int>> checked_;
+  WeightMemory weight_memory_;
+  PackScratch pack_scratch_;  // until the first step
   cudaStream_t stream_ = nullptr;
   int num_ctas_ = 264;
   Geometry geometry_;
@@ -218,20 +221,19 @@ class CudaBackend final : public Backend {
   std::map<std::vector<const Weight*>, GemmGroup> groups_;
   std::vector<DeviceBuffer> row_memory_;
   DeviceBuffer partials_, queries_, attention_sums_, attention_stats_;
-  DeviceBuffer cluster_order_, chosen_clusters_;
-  std::map<const Weight*, DeviceBuffer> expert_views_;  // by the first expert's gate
-  DeviceBuffer route_weights_, chosen_experts_, expert_entries_, expert_offsets_, expert_outputs_,
-      dense_outputs_;
-  DeviceBuffer keys_, logits_, embeddings_;
+  std::map<const Weight*, LayerExperts> layer_experts_;  // by the first expert's gate
+  ExpertMemory experts_;
+  DeviceBuffer keys_, logits_, embeddings_, cluster_order_, chosen_clusters_;
   DeviceBuffer hidden_, draft_hidden_, draft_rows_, broken_drafts_;
   DeviceBuffer device_results_;
   PinnedBuffer pinned_results_;
   Results results_;                    // in pinned memory
   std::vector<DeviceBuffer> retired_;  // outgrown workspaces, freed at the end of the step
-  // What x still lacks: a sum, or a whole block that begins with one, so that the norm that follows
-  // is part of the same launch.
+  // What x still lacks: a sum, a whole block that begins with one, or the branches of a layer with
+  // experts, so that the norm that follows is part of the same launch.
   Residual pending_;
   std::optional<PleBlock> pending_ple_;
+  std::optional<ExpertMix> pending_mix_;
   Rows pending_x_;
   std::map<const Weight*, int> ple_block_rows_;  // by gate
   std::vector<TokenId> chosen_;

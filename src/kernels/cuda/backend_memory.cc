@@ -43,6 +43,7 @@ core::Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const CudaOptions
                       options));
   backend->num_ctas_ = 2 * properties.multiProcessorCount;
   TANDEM_TRY(prepare_gemm());
+  TANDEM_TRY(prepare_experts());
   TANDEM_CUDA(cudaStreamCreateWithFlags(&backend->stream_, cudaStreamNonBlocking));
   return core::Result<std::unique_ptr<CudaBackend>>(std::move(backend));
 }
@@ -177,7 +178,7 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& view, 
                                                         std::string_view name) {
   if (role == WeightRole::kTokenIds) {
     TANDEM_ASSIGN(const std::vector<TokenId> ids, read_token_ids(view, geometry_.vocab, name));
-    TANDEM_ASSIGN(DeviceBuffer memory, DeviceBuffer::copy_of(ids));
+    TANDEM_ASSIGN(WeightBuffer memory, weight_memory_.copy_of(ids));
     return core::Result<std::unique_ptr<Weight>>(
         std::make_unique<CudaWeight>(std::move(memory), static_cast<int>(ids.size())));
   }
@@ -185,7 +186,7 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& view, 
   if (role == WeightRole::kVector) {
     std::vector<float> values(static_cast<std::size_t>(view.cols()));
     view.values(0, values);
-    TANDEM_ASSIGN(DeviceBuffer memory, DeviceBuffer::copy_of(values));
+    TANDEM_ASSIGN(WeightBuffer memory, weight_memory_.copy_of(values));
     return core::Result<std::unique_ptr<Weight>>(
         std::make_unique<CudaWeight>(std::move(memory), static_cast<int>(values.size())));
   }
@@ -195,11 +196,12 @@ core::Result<std::unique_ptr<Weight>> CudaBackend::pack(const WeightView& view, 
         std::move(table), static_cast<int>(view.rows()), static_cast<int>(view.cols())));
   }
   TANDEM_ASSIGN(const BrickKind kind, brick_kind(view, role, name));
-  auto packed = pack_bricks(view, kind);
+  auto packed = pack_bricks(view, kind, weight_memory_, pack_scratch_);
   if (!packed.ok()) return packed.status().with_context(name);
   const MatrixView& matrix = packed->view;
   if (role != WeightRole::kTable &&
-      checked_.insert({view.tensor.dtype, matrix.kind, matrix.input, matrix.rows, matrix.cols}).second) {
+      checked_.insert({view.tensor.dtype, matrix.kind, matrix.input, matrix.rows, matrix.cols})
+          .second) {
     TANDEM_TRY(check_product(view, matrix, num_ctas_, stream_, name));
   }
   return core::Result<std::unique_ptr<Weight>>(std::make_unique<CudaWeight>(*std::move(packed)));

@@ -114,9 +114,13 @@ void CudaBackend::set_pending(const Partials& delta, const Weight* post_norm, fl
 void CudaBackend::settle(Rows x, const Weight* norm, const HalfRows& out, float* plain) {
   const Residual residual = std::exchange(pending_, {});
   const std::optional<PleBlock> block = std::exchange(pending_ple_, std::nullopt);
+  const std::optional<ExpertMix> mix = std::exchange(pending_mix_, std::nullopt);
   if (block) {
     ple_block(*block, x.data, count(x), x.cols, geometry_.rms_eps, vector(norm), out, plain,
               broken(x.set), stream_);
+  } else if (mix) {
+    mix_experts(*mix, x.data, count(x), geometry_.rms_eps, vector(norm), out, plain, broken(x.set),
+                stream_);
   } else {
     residual_norm(residual, x.data, count(x), x.cols, geometry_.rms_eps, vector(norm), out, plain,
                   broken(x.set), stream_);
@@ -125,7 +129,8 @@ void CudaBackend::settle(Rows x, const Weight* norm, const HalfRows& out, float*
 }
 
 void CudaBackend::flush_pending() {
-  if (pending_.delta.data != nullptr || pending_ple_) settle(pending_x_, nullptr, {}, nullptr);
+  if (pending_.delta.data != nullptr || pending_ple_ || pending_mix_)
+    settle(pending_x_, nullptr, {}, nullptr);
 }
 
 HalfRows CudaBackend::next_input(HalfUse use, Rows x, const Weight* norm, InputForm form,
@@ -231,9 +236,9 @@ HalfRows CudaBackend::attend(const AttentionSpec& spec, InputForm form, int n, R
 }
 
 HalfRows CudaBackend::gated_input(const GemmGroup& gate_up, const GemmGroup& down,
-                                  const FfnWeights& w, Rows x) {
+                                  const HalfRows& z, const FfnWeights& w, Rows x) {
   const int width = static_cast<int>(w.gate->rows()), n = count(x);
-  const Partials p = multiply(gate_up, next_input(HalfUse::kNormed, x, w.norm, gate_up.input()), n);
+  const Partials p = multiply(gate_up, z, n);
   const bool is_rounded = is_e4m3_rows(down.input()) && width <= kMostGatedCols;
   const HalfRows gated =
       rows_of_form(is_rounded ? down.input() : InputForm::kHalf, HalfUse::kGated, width);
@@ -250,7 +255,8 @@ void CudaBackend::ffn(const FfnWeights& w, float scale, Rows x) {
   if (is_replay()) return;
   const GemmGroup& gate_up = group({w.gate, w.up});
   const GemmGroup& down = group({w.down});
-  const HalfRows gated = gated_input(gate_up, down, w, x);
+  const HalfRows z = next_input(HalfUse::kNormed, x, w.norm, gate_up.input());
+  const HalfRows gated = gated_input(gate_up, down, z, w, x);
   set_pending(multiply(down, gated, count(x)), w.post_norm, scale, false, x);
 }
 
@@ -271,7 +277,7 @@ void CudaBackend::ple(const PleLayerWeights& w, Rows ple, int layer, float scale
   const int n = count(x);
   if (n <= most_rows->second) {
     const bool is_of_x = pending_x_.data == x.data && pending_x_.rows == x.rows;
-    if (!is_of_x || pending_ple_) flush_pending();
+    if (!is_of_x || pending_ple_ || pending_mix_) flush_pending();
     pending_ple_ = PleBlock{std::exchange(pending_, {}), gate, projection, inputs, ple.cols,
                             vector(w.post_norm),         scale};
     pending_x_ = x;

@@ -12,8 +12,9 @@ namespace tandem::kernels::cuda {
 namespace {
 
 constexpr std::size_t kAttentionWorkspace = std::size_t{96} << 20;
-// Measured on an H200: a context with this library's kernels and the steps of a load of 32 streams.
-constexpr std::size_t kDriverBytes = std::size_t{848} << 20;
+// Measured on an H200: a context with this library's kernels and the steps of a load of 32 streams
+// (552 MiB), and what blocks of weights leave unused (weight_memory.h; 30 to 320 MiB).
+constexpr std::size_t kDriverBytes = std::size_t{688} << 20;
 
 std::size_t size(int n) {
   return static_cast<std::size_t>(n);
@@ -73,13 +74,13 @@ std::size_t CudaBackend::workspace_bytes(const Geometry& g) const {
   const auto rope = [&g](std::size_t sum, const std::vector<float>& f) {
     return sum + f.size() * sizeof(float2) * size(g.max_rows + g.max_sequences);
   };
-  // Rows of experts: hidden values, the same rounded, and outputs; the dense branch and its inputs.
+  // Rows of experts: hidden values, the same rounded, and outputs; inputs of router and experts.
   const std::size_t entries = rows * size(g.top_experts);
   const std::size_t experts =
       g.top_experts == 0
           ? 0
           : entries * (2 * size(g.expert_ffn) * sizeof(half) + size(g.hidden) * sizeof(float)) +
-                rows * size(g.hidden) * (sizeof(float) + 2 * sizeof(half));
+                rows * size(g.hidden) * 2 * sizeof(half);
   return experts + partial_bytes(g, num_ctas_) + attention + attention / 16 +
          kLogitRows * vocab * sizeof(float) +  // logits
          StepSampling::device_bytes(g.max_kept_rows, g.vocab) +

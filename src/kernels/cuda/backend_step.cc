@@ -54,9 +54,11 @@ int CudaBackend::count(const Rows& x) const {
 }
 
 Backend::StepShape CudaBackend::begin_step(const StepPlan& plan) {
+  pack_scratch_ = {};
   const StepShape shape = host_.begin(plan);
   pending_ = {};
   pending_ple_.reset();
+  pending_mix_.reset();
   draft_steps_ = 0;
   is_verified_ = false;
   is_first_of_shape_ = false;

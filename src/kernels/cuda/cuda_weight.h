@@ -14,7 +14,7 @@ namespace tandem::kernels::cuda {
 class CudaWeight final : public Weight {
  public:
   explicit CudaWeight(PackedMatrix matrix) : packed_(std::move(matrix)) {}
-  CudaWeight(DeviceBuffer vector, int size) {
+  CudaWeight(WeightBuffer vector, int size) {
     packed_.bricks = std::move(vector);
     packed_.view.rows = 1;
     packed_.view.cols = size;

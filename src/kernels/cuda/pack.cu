@@ -214,18 +214,18 @@ std::size_t packed_bytes(BrickKind kind, std::int64_t rows, std::int64_t cols) {
   return static_cast<std::size_t>(m.tiles()) * m.superblocks() * 2 * brick_bytes(kind);
 }
 
-core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind) {
+core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind,
+                                       WeightMemory& memory, PackScratch& scratch) {
   StagedRows staged(weight, kind);
   PackedMatrix out;
   out.view = {nullptr, kind, static_cast<int>(weight.rows()), static_cast<int>(weight.cols())};
   out.view.input = kind == BrickKind::kE4m3 ? InputForm::kE4m3Codes : input_form(weight);
-  TANDEM_ASSIGN(out.bricks,
-                DeviceBuffer::allocate(packed_bytes(kind, weight.rows(), weight.cols())));
+  TANDEM_ASSIGN(out.bricks, memory.allocate(packed_bytes(kind, weight.rows(), weight.cols())));
   out.view.bricks = out.bricks.as<std::uint8_t>();
   std::vector<float> scales = staged.row_scales();
   if (!scales.empty()) {
     scales.resize(static_cast<std::size_t>(out.view.tiles()) * kTileRows);
-    TANDEM_ASSIGN(out.row_scales, DeviceBuffer::copy_of(scales));
+    TANDEM_ASSIGN(out.row_scales, memory.copy_of(scales));
     out.view.row_scales = out.row_scales.as<float>();
   }
   PackArguments p = {};
@@ -235,15 +235,21 @@ core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind)
   p.bricks = out.bricks.as<std::uint8_t>();
   const std::int64_t tiles = static_cast<std::int64_t>(kStagingBytes / p.row_bytes) / kTileRows;
   const std::int64_t chunk = std::max<std::int64_t>(1, tiles) * kTileRows;
-  TANDEM_ASSIGN(const DeviceBuffer staging,
-                DeviceBuffer::allocate(p.row_bytes * std::min<std::int64_t>(chunk, weight.rows())));
-  TANDEM_ASSIGN(const DeviceBuffer out_of_range, DeviceBuffer::allocate(sizeof(int)));
-  p.rows = staging.as<std::uint8_t>();
-  p.out_of_range = out_of_range.as<int>();
+  const auto staged_bytes =
+      p.row_bytes * static_cast<std::size_t>(std::min<std::int64_t>(chunk, weight.rows()));
+  if (scratch.rows.size() < staged_bytes) {
+    scratch.rows = DeviceBuffer();
+    TANDEM_ASSIGN(scratch.rows, DeviceBuffer::allocate(staged_bytes));
+  }
+  if (scratch.out_of_range.size() == 0) {
+    TANDEM_ASSIGN(scratch.out_of_range, DeviceBuffer::allocate(sizeof(int)));
+  }
+  p.rows = scratch.rows.as<std::uint8_t>();
+  p.out_of_range = scratch.out_of_range.as<int>();
   for (std::int64_t first = 0; first < weight.rows(); first += chunk) {
     p.first_row = static_cast<int>(first);
     p.num_rows = static_cast<int>(std::min<std::int64_t>(chunk, weight.rows() - first));
-    TANDEM_CUDA(cudaMemcpy(staging.as<void>(), staged.rows(first, p.num_rows),
+    TANDEM_CUDA(cudaMemcpy(scratch.rows.as<void>(), staged.rows(first, p.num_rows),
                            p.row_bytes * p.num_rows, cudaMemcpyHostToDevice));
     launch_pack(p, staged.dtype(), kind);
     TANDEM_CUDA(cudaGetLastError());
@@ -251,8 +257,9 @@ core::Result<PackedMatrix> pack_bricks(const WeightView& weight, BrickKind kind)
   int is_out_of_range = 0;
   TANDEM_CUDA(cudaMemcpy(&is_out_of_range, p.out_of_range, sizeof(int), cudaMemcpyDeviceToHost));
   if (is_out_of_range != 0) {
+    scratch.out_of_range = DeviceBuffer();
     out = {};  // before its larger form takes memory
-    return pack_bricks(weight, BrickKind::kF16);
+    return pack_bricks(weight, BrickKind::kF16, memory, scratch);
   }
   return core::Result<PackedMatrix>(std::move(out));
 }
