@@ -150,7 +150,9 @@ struct Releases {
   }
 };
 
-/// A strip's product: of e4m3 codes alone, of fp16 values added to `acc`. It is at work on return.
+/// A strip's product: of e4m3 codes alone, of fp16 values added to `acc`. The other warpgroup is at
+/// work while this one waits; products that stayed at work in a loop with branches would be
+/// serialized by the compiler, one instruction after another (C7518).
 template <BrickKind kKind, int NT>
 __device__ void multiply_strip(const std::uint8_t* weights, const std::uint8_t* rows,
                                float (&acc)[NT][4]) {
@@ -164,9 +166,10 @@ __device__ void multiply_strip(const std::uint8_t* weights, const std::uint8_t* 
     WgmmaDense<kKind, true, 8 * NT>::run(acc, a + i * kStep, b + i * kStep);
   }
   wgmma_commit();
+  wgmma_wait<0>();
 }
 
-/// Sums of a run's part of a tile, strip after strip; release(stage) when a strip is done.
+/// Sums of a run's part of a tile, strip after strip.
 template <BrickKind kKind, int NT>
 struct StripSums;
 
@@ -176,37 +179,22 @@ struct StripSums<BrickKind::kE4m3, NT> {
   float fresh[NT][4];
 
   template <typename Release>
-  __device__ void add(const std::uint8_t* weights, const std::uint8_t* rows, int stage,
-                      Release& release) {
+  __device__ void add(const std::uint8_t* weights, const std::uint8_t* rows, Release release) {
     multiply_strip<BrickKind::kE4m3, NT>(weights, rows, fresh);
-    wgmma_wait<0>();
-    release(stage);
+    release();
 #pragma unroll
     for (int i = 0; i < 4 * NT; ++i) acc[i / 4][i % 4] += fresh[i / 4][i % 4];
   }
-  template <typename Release>
-  __device__ void finish(Release&) {}
 };
 
-/// One product stays at work while the next one's stage is waited for.
 template <int NT>
 struct StripSums<BrickKind::kF16, NT> {
   float acc[NT][4] = {};
-  int at_work = -1;
 
   template <typename Release>
-  __device__ void add(const std::uint8_t* weights, const std::uint8_t* rows, int stage,
-                      Release& release) {
+  __device__ void add(const std::uint8_t* weights, const std::uint8_t* rows, Release release) {
     multiply_strip<BrickKind::kF16, NT>(weights, rows, acc);
-    wgmma_wait<1>();
-    if (at_work >= 0) release(at_work);
-    at_work = stage;
-  }
-  template <typename Release>
-  __device__ void finish(Release& release) {
-    wgmma_wait<0>();
-    release(at_work);
-    at_work = -1;
+    release();
   }
 };
 
@@ -236,13 +224,13 @@ __device__ void multiply_strips(const GemmArguments& g, const DenseShare& share,
   for (int u = 0; u < units;) {
     mbarrier_wait(&full[place.stage], place.parity);
     const std::uint8_t* stage = smem + place.stage * kBytes;
-    sums.add(stage + side * kStripBytes, stage + kSides * kStripBytes, place.stage, release);
+    sums.add(stage + side * kStripBytes, stage + kSides * kStripBytes,
+             [&] { release(place.stage); });
     place.advance(g.stages);
     const int tile = at.tile;
     if (!at.advance(g)) continue;
     ++u;
     if (at.tile == tile && u < units) continue;
-    sums.finish(release);
     const bool exists = tile < g.num_tiles;
     if constexpr (kLargestOnly) {
       if (exists) largest.take(g.largest, tile * kTileRows + first_output, scales, sums.acc);
