@@ -2,7 +2,7 @@
 // activations as B.
 //
 // Bound: bytes for up to about 16 rows, expansion and tensor cores above. Two CTAs share an SM.
-// Measured: docs/performance.md.
+// Measured: docs/performance-gpu.md.
 
 #include "tandem/kernels/cuda/gemm_schedule.cuh"
 #include "tandem/kernels/cuda/mma_sync.cuh"

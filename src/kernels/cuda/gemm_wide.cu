@@ -1,7 +1,7 @@
 // y = W x for many rows: wgmma m64nNk16, weights as A from registers, 32, 64, 96 or 128 rows of
 // activations as B in shared memory. Two warpgroups have a brick each; while the tensor cores work
-// on one k-step, a warp expands the next. Each sum has the bits of mma.sync (docs/performance.md,
-// M1), and the cuts along K are the same.
+// on one k-step, a warp expands the next. Each sum has the bits of mma.sync
+// (docs/performance-gpu.md, M1), and the cuts along K are the same.
 
 #include "tandem/kernels/cuda/gemm_schedule.cuh"
 #include "tandem/kernels/cuda/wgmma.cuh"
