@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -33,7 +34,8 @@ class RawSocket {
     }
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    is_connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    is_connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ||
+                    (errno == EINTR && connects_later());
   }
   ~RawSocket() { close(); }
   RawSocket(RawSocket&& other) noexcept
@@ -47,6 +49,7 @@ class RawSocket {
   bool send(std::string_view bytes) const {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
       if (sent <= 0) return false;
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
@@ -62,9 +65,13 @@ class RawSocket {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
           end - std::chrono::steady_clock::now());
       pollfd poller = {fd_, POLLIN, 0};
-      if (left.count() <= 0 || ::poll(&poller, 1, static_cast<int>(left.count())) <= 0) break;
+      if (left.count() <= 0) break;
+      const int num_ready = ::poll(&poller, 1, static_cast<int>(left.count()));
+      if (num_ready < 0 && errno == EINTR) continue;
+      if (num_ready <= 0) break;
       char bytes[4096];
       const ssize_t count = ::recv(fd_, bytes, sizeof bytes, 0);
+      if (count < 0 && errno == EINTR) continue;
       if (count <= 0) {
         is_closed_by_peer_ = true;
         break;
@@ -91,6 +98,16 @@ class RawSocket {
   }
 
  private:
+  /// A signal (a fuzzer's timer) has cut connect() short, which goes on by itself.
+  bool connects_later() const {
+    pollfd poller = {fd_, POLLOUT, 0};
+    while (::poll(&poller, 1, -1) < 0 && errno == EINTR) {
+    }
+    int error = 0;
+    socklen_t size = sizeof error;
+    return ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+  }
+
   int fd_;
   bool is_connected_ = false;
   bool is_closed_by_peer_ = false;
