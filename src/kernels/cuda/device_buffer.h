@@ -10,6 +10,15 @@
 
 namespace tandem::kernels::cuda {
 
+/// Copies `values` to device memory at `to`, which has room for them; they have arrived on return.
+template <typename T>
+core::Status copy_to_device(void* to, const std::vector<T>& values) {
+  if (values.empty()) return {};
+  TANDEM_CUDA(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  TANDEM_CUDA(cudaStreamSynchronize(nullptr));
+  return {};
+}
+
 /// Owned, zeroed device memory. Movable, not copyable.
 class DeviceBuffer {
  public:
@@ -42,10 +51,7 @@ class DeviceBuffer {
   template <typename T>
   static core::Result<DeviceBuffer> copy_of(const std::vector<T>& values) {
     TANDEM_ASSIGN(DeviceBuffer buffer, allocate(values.size() * sizeof(T)));
-    if (values.empty()) return core::Result<DeviceBuffer>(std::move(buffer));
-    TANDEM_CUDA(
-        cudaMemcpy(buffer.data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-    TANDEM_CUDA(cudaStreamSynchronize(nullptr));
+    TANDEM_TRY(copy_to_device(buffer.data_, values));
     return core::Result<DeviceBuffer>(std::move(buffer));
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tandem/core/check.h"
+#include "tandem/core/checked_math.h"
 #include "tandem/kernels/cuda/cluster.cuh"
 #include "tandem/kernels/cuda/e4m3.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
@@ -75,10 +76,6 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   if (blockIdx.x == 0 && threadIdx.x == 0) out.scale[row] = scale;
 }
 
-int round_up(int n, int to) {
-  return (n + to - 1) / to * to;
-}
-
 }  // namespace
 
 void gated_rows(const Partials& p, int up_tile, const float* ple, int ple_stride, int rows,
@@ -93,7 +90,7 @@ void gated_rows(const Partials& p, int up_tile, const float* ple, int ple_stride
   }
   const int share = (quads + ranks - 1) / ranks;
   const int passes = (share + kMostThreads - 1) / kMostThreads;
-  const int threads = round_up((share + passes - 1) / passes, 32);
+  const int threads = core::round_up((share + passes - 1) / passes, 32);
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config =
       cluster_launch(ranks, dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(rows)),

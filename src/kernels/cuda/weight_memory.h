@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/core/checked_math.h"
 #include "tandem/kernels/cuda/device_buffer.h"
 
 namespace tandem::kernels::cuda {
@@ -58,7 +59,7 @@ class WeightMemory {
     out.block_ = found->memory;
     out.data_ = found->memory->as<std::byte>() + found->used;
     out.size_ = bytes;
-    found->used = std::min(rounded(found->used + bytes, kAlignment), found->memory->size());
+    found->used = std::min(core::round_up(found->used + bytes, kAlignment), found->memory->size());
     return core::Result<WeightBuffer>(std::move(out));
   }
 
@@ -66,10 +67,7 @@ class WeightMemory {
   template <typename T>
   core::Result<WeightBuffer> copy_of(const std::vector<T>& values) {
     TANDEM_ASSIGN(WeightBuffer buffer, allocate(values.size() * sizeof(T)));
-    if (values.empty()) return core::Result<WeightBuffer>(std::move(buffer));
-    TANDEM_CUDA(
-        cudaMemcpy(buffer.data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-    TANDEM_CUDA(cudaStreamSynchronize(nullptr));
+    TANDEM_TRY(copy_to_device(buffer.data_, values));
     return core::Result<WeightBuffer>(std::move(buffer));
   }
 
@@ -84,11 +82,9 @@ class WeightMemory {
     std::size_t used = 0;
   };
 
-  static std::size_t rounded(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
-
   /// With room for `bytes` and, unless these are many or the device nearly full, for more.
   static core::Result<DeviceBuffer> allocate_block(std::size_t bytes) {
-    const std::size_t least = rounded(bytes, kDriverUnit);
+    const std::size_t least = core::round_up(bytes, kDriverUnit);
     auto block = DeviceBuffer::allocate(bytes < kLargeWeight ? kBlockBytes : least);
     return block.ok() ? std::move(block) : DeviceBuffer::allocate(least);
   }
