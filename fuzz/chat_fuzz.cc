@@ -10,7 +10,7 @@
 #include "tandem/chat/normalize.h"
 #include "tandem/chat/template_gemma4.h"
 #include "tandem/chat/wire_json.h"
-#include "tandem/tokenizer/utf8.h"
+#include "tandem/core/utf8.h"
 
 namespace {
 
@@ -47,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   // Well-formed text only: that is what a decoder hands to the parser.
   std::string text;
-  for (const char c : tokenizer::sanitize_utf8(input)) text += c == '\x01' ? chat::kQuoteMark : c;
+  for (const char c : core::sanitize_utf8(input)) text += c == '\x01' ? chat::kQuoteMark : c;
   chat::CallReader call;
   std::string json;
   call.push(text, json);

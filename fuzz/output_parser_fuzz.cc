@@ -10,8 +10,8 @@
 #include "chat_vocab.h"
 #include "tandem/chat/output_parser.h"
 #include "tandem/chat/wire_json.h"
+#include "tandem/core/utf8.h"
 #include "tandem/tokenizer/tokenizer.h"
-#include "tandem/tokenizer/utf8.h"
 
 namespace {
 
@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(chat::parse_json(call.arguments).ok());
   }
   for (const chat::OutputPart& part : single.parts) {
-    require(tokenizer::sanitize_utf8(part.text) == part.text);  // no character is cut
+    require(core::sanitize_utf8(part.text) == part.text);  // no character is cut
   }
   return 0;
 }

@@ -9,8 +9,8 @@
 
 #include "chat_vocab.h"
 #include "tandem/chat/wire_json.h"
+#include "tandem/core/utf8.h"
 #include "tandem/server/prompt_builder.h"
-#include "tandem/tokenizer/utf8.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ void check(const std::variant<server::PreparedRequest, server::ApiError>& prepar
     require(error->http_status == 400 || error->http_status == 404);
     require(!error->message.empty());
     const std::string json = server::to_json(*error);
-    require(chat::parse_json(json).ok() && tokenizer::sanitize_utf8(json) == json);
+    require(chat::parse_json(json).ok() && core::sanitize_utf8(json) == json);
     return;
   }
   const auto& request = std::get<server::PreparedRequest>(prepared);

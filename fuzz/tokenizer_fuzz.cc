@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/core/utf8.h"
 #include "tandem/tokenizer/stream_decoder.h"
 #include "tandem/tokenizer/tokenizer.h"
-#include "tandem/tokenizer/utf8.h"
 
 namespace {
 
@@ -61,8 +61,8 @@ void check(const tokenizer::Tokenizer& tokenizer, std::string_view text, bool ma
     streamed += decoder.push(id);
   }
   streamed += decoder.flush();
-  require(streamed == tokenizer::sanitize_utf8(bytes));
-  std::string expected = tokenizer::sanitize_utf8(text);
+  require(streamed == core::sanitize_utf8(bytes));
+  std::string expected = core::sanitize_utf8(text);
   constexpr std::string_view kSpace = "\xE2\x96\x81";
   for (std::size_t at = 0; (at = expected.find(kSpace, at)) != std::string::npos;) {
     expected.replace(at, kSpace.size(), " ");

@@ -1,7 +1,7 @@
 #include "tandem/chat/call_syntax.h"
 
 #include "tandem/core/json_escape.h"
-#include "tandem/tokenizer/utf8.h"
+#include "tandem/core/utf8.h"
 
 namespace tandem::chat {
 
@@ -274,19 +274,19 @@ void CallReader::take_unit(char32_t unit) {
     surrogate_ = 0;
   } else {
     end_surrogate();
-    if (is_low) unit = tokenizer::kReplacementChar;
+    if (is_low) unit = core::kReplacementChar;
   }
   if (is_high) {
     surrogate_ = unit;
     return;
   }
   std::string utf8;
-  tokenizer::append_utf8(unit, utf8);
+  core::append_utf8(unit, utf8);
   core::append_json_escaped(utf8, *out_);
 }
 
 void CallReader::end_surrogate() {
-  if (surrogate_ != 0) tokenizer::append_utf8(tokenizer::kReplacementChar, *out_);
+  if (surrogate_ != 0) core::append_utf8(core::kReplacementChar, *out_);
   surrogate_ = 0;
 }
 

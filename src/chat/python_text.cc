@@ -9,15 +9,15 @@
 
 #include "tandem/chat/lower_case_table.h"
 #include "tandem/chat/wire_json.h"
-#include "tandem/tokenizer/utf8.h"
+#include "tandem/core/utf8.h"
 
 namespace tandem::chat {
 
 namespace {
 
-using tokenizer::append_utf8;
-using tokenizer::decode_utf8;
-using tokenizer::Utf8Char;
+using core::append_utf8;
+using core::decode_utf8;
+using core::Utf8Char;
 
 /// str.isspace.
 bool is_space(char32_t c) {

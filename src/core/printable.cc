@@ -1,32 +1,8 @@
 #include "tandem/core/printable.h"
 
+#include "tandem/core/utf8.h"
+
 namespace tandem::core {
-namespace {
-
-/// Length of the well-formed UTF-8 character that `text` begins with, or 0. Strict enough for
-/// display: overlong forms, surrogates and values over U+10FFFF are refused.
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return static_cast<unsigned char>(text[i]);
-  };
-  const unsigned char lead = byte(0);
-  const std::size_t length = lead < 0x80                   ? 1
-                             : lead >= 0xc2 && lead < 0xe0 ? 2
-                             : lead >= 0xe0 && lead < 0xf0 ? 3
-                             : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                           : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  if (lead == 0xe0 && byte(1) < 0xa0) return 0;
-  if (lead == 0xed && byte(1) > 0x9f) return 0;
-  if (lead == 0xf0 && byte(1) < 0x90) return 0;
-  if (lead == 0xf4 && byte(1) > 0x8f) return 0;
-  return length;
-}
-
-}  // namespace
 
 bool is_printable_ascii(std::string_view text) {
   for (const char c : text) {
@@ -37,9 +13,9 @@ bool is_printable_ascii(std::string_view text) {
 
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
+    const Utf8Char c = decode_utf8(text);
+    if (c.kind != Utf8Char::Kind::kValid) return false;
+    text.remove_prefix(c.length);
   }
   return true;
 }
@@ -53,7 +29,8 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
   std::string out;
   while (!text.empty()) {
     if (out.size() >= max_bytes) return out + "...";
-    const std::size_t length = utf8_length(text);
+    const Utf8Char c = decode_utf8(text);
+    const bool is_valid = c.kind == Utf8Char::Kind::kValid;
     const auto byte = static_cast<unsigned char>(text[0]);
     if (byte == '\n') {
       out += "\\n";
@@ -61,15 +38,15 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
       out += "\\r";
     } else if (byte == '\t') {
       out += "\\t";
-    } else if (length == 0 || byte < 0x20 || byte == 0x7f) {
+    } else if (!is_valid || byte < 0x20 || byte == 0x7f) {
       constexpr char kDigits[] = "0123456789ABCDEF";
       out += "\\x";
       out += kDigits[byte >> 4];
       out += kDigits[byte & 15];
     } else {
-      out += text.substr(0, length);
+      out += text.substr(0, c.length);
     }
-    text.remove_prefix(length == 0 ? 1 : length);
+    text.remove_prefix(is_valid ? c.length : 1);
   }
   return out;
 }

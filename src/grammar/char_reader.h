@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-#include "tandem/tokenizer/utf8.h"
+#include "tandem/core/utf8.h"
 
 namespace tandem::grammar {
 
@@ -18,11 +18,11 @@ class CharReader {
   std::size_t position() const { return position_; }
   /// The next character, kEndOfText at the end. Ill-formed UTF-8 reads as U+FFFD.
   char32_t peek() const {
-    return at_end() ? kEndOfText : tokenizer::decode_utf8(text_.substr(position_)).code_point;
+    return at_end() ? kEndOfText : core::decode_utf8(text_.substr(position_)).code_point;
   }
   char32_t take() {
     if (at_end()) return kEndOfText;
-    const tokenizer::Utf8Char c = tokenizer::decode_utf8(text_.substr(position_));
+    const core::Utf8Char c = core::decode_utf8(text_.substr(position_));
     position_ += c.length;
     return c.code_point;
   }

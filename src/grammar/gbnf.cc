@@ -211,7 +211,7 @@ class GbnfReader {
     std::string bytes;
     while (!in_.skip(U'"')) {
       TANDEM_ASSIGN(const char32_t c, read_char());
-      tokenizer::append_utf8(c, bytes);
+      core::append_utf8(c, bytes);
     }
     return rules_.literal(bytes);
   }

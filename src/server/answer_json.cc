@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/core/utf8.h"
 #include "tandem/server/json_text.h"
-#include "tandem/tokenizer/utf8.h"
 
 namespace tandem::server {
 namespace {
 
 /// A token's bytes as text; a part of a character becomes U+FFFD.
 std::string spelled(TokenId token, const tokenizer::Tokenizer& tokenizer) {
-  return std::string(tokenizer::sanitize_utf8(tokenizer.bytes(token)));
+  return std::string(core::sanitize_utf8(tokenizer.bytes(token)));
 }
 
 /// JSON has no infinity: as OpenAI does, what is impossible is -9999.

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tandem/chat/template_gemma4.h"
+#include "tandem/core/utf8.h"
 #include "tandem/server/json_text.h"
 #include "tandem/server/openai_types.h"
 #include "tandem/server/prompt_builder.h"
-#include "tandem/tokenizer/utf8.h"
 
 namespace tandem::server {
 namespace {
@@ -57,7 +57,7 @@ std::string tokens_json(const std::vector<TokenId>& tokens, bool with_strings,
   const char* separator = "[";
   for (const TokenId token : tokens) {
     out += separator;
-    append_json_string(out, tokenizer::sanitize_utf8(model.tokenizer->bytes(token)));
+    append_json_string(out, core::sanitize_utf8(model.tokenizer->bytes(token)));
     separator = ",";
   }
   return out + (tokens.empty() ? "[]}" : "]}");

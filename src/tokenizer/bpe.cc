@@ -8,11 +8,14 @@
 #include <queue>
 
 #include "tandem/core/printable.h"
-#include "tandem/tokenizer/utf8.h"
+#include "tandem/core/utf8.h"
 
 namespace tandem::tokenizer {
 
 namespace {
+
+using core::decode_utf8;
+using core::Utf8Char;
 
 /// A piece for a message.
 std::string shown(std::string_view piece) {
@@ -214,7 +217,7 @@ void Bpe::encode(std::string_view segment, std::vector<TokenId>& out) const {
       word.add(id);
     } else {
       const bool valid = c.kind == Utf8Char::Kind::kValid;
-      for (const char byte : valid ? segment.substr(0, c.length) : kReplacementUtf8) {
+      for (const char byte : valid ? segment.substr(0, c.length) : core::kReplacementUtf8) {
         out.push_back(byte_tokens_[static_cast<unsigned char>(byte)]);
       }
     }

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tandem/tokenizer/utf8.h"
+#include "tandem/core/utf8.h"
 
 namespace tandem::tokenizer {
 
@@ -23,9 +23,10 @@ std::string StreamDecoder::push(TokenId id) {
   std::string text;
   std::string_view rest = pending_;
   while (!rest.empty()) {
-    const Utf8Char c = decode_utf8(rest);
-    if (c.kind == Utf8Char::Kind::kTruncated || is_cut_surrogate(rest)) break;
-    text += c.kind == Utf8Char::Kind::kValid ? rest.substr(0, c.length) : kReplacementUtf8;
+    const core::Utf8Char c = core::decode_utf8(rest);
+    if (c.kind == core::Utf8Char::Kind::kTruncated || is_cut_surrogate(rest)) break;
+    text +=
+        c.kind == core::Utf8Char::Kind::kValid ? rest.substr(0, c.length) : core::kReplacementUtf8;
     rest.remove_prefix(c.length);
   }
   pending_.erase(0, pending_.size() - rest.size());
@@ -33,7 +34,7 @@ std::string StreamDecoder::push(TokenId id) {
 }
 
 std::string StreamDecoder::flush() {
-  return sanitize_utf8(std::exchange(pending_, {}));
+  return core::sanitize_utf8(std::exchange(pending_, {}));
 }
 
 }  // namespace tandem::tokenizer

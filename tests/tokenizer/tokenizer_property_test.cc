@@ -8,14 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "tandem/core/utf8.h"
 #include "tandem/tokenizer/stream_decoder.h"
 #include "tandem/tokenizer/tokenizer.h"
-#include "tandem/tokenizer/utf8.h"
 #include "vocab_fixture.h"
 
 namespace tandem::tokenizer {
 namespace {
 
+using core::decode_utf8;
+using core::sanitize_utf8;
 using MergeList = std::vector<std::pair<std::string, std::string>>;
 
 /// A text of fragments that matter here: characters in and outside a small vocabulary, ill-formed

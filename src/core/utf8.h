@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace tandem::tokenizer {
+namespace tandem::core {
 
 /// U+FFFD, which stands for what is not UTF-8, and its three bytes.
 inline constexpr char32_t kReplacementChar = 0xFFFD;
@@ -32,4 +32,4 @@ void append_utf8(char32_t code_point, std::string& out);
 /// The text with every maximal ill-formed subpart, also one cut off at the end, become U+FFFD.
 std::string sanitize_utf8(std::string_view bytes);
 
-}  // namespace tandem::tokenizer
+}  // namespace tandem::core

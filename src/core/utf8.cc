@@ -1,8 +1,6 @@
-#include "tandem/tokenizer/utf8.h"
+#include "tandem/core/utf8.h"
 
-#include "tandem/core/check.h"
-
-namespace tandem::tokenizer {
+namespace tandem::core {
 
 namespace {
 
@@ -27,7 +25,6 @@ constexpr LeadByte lead_byte(unsigned char byte) {
 }  // namespace
 
 Utf8Char decode_utf8(std::string_view bytes) {
-  TANDEM_DCHECK(!bytes.empty(), "no bytes to decode");
   const auto first = static_cast<unsigned char>(bytes[0]);
   if (first < 0x80) return {Utf8Char::Kind::kValid, 1, first};
   const LeadByte lead = lead_byte(first);
@@ -81,4 +78,4 @@ std::string sanitize_utf8(std::string_view bytes) {
   return out;
 }
 
-}  // namespace tandem::tokenizer
+}  // namespace tandem::core
