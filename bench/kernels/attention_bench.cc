@@ -112,7 +112,7 @@ class Setup {
       span.prompt = prompt;
       span.first_position = shape_.keys - shape_.rows;
       span.keep = Keep::kAll;
-      span.pages[static_cast<std::size_t>(kind)] = std::span<const PageId>(table).subspan(
+      span.pages[index_of(kind)] = std::span<const PageId>(table).subspan(
           static_cast<std::size_t>(s * pages), static_cast<std::size_t>(pages));
       plan.spans.push_back(span);
     }
@@ -164,7 +164,7 @@ void measure(const Shape& shape, const RowKernels& kernels) {
 }
 
 int run(int argc, char** argv) {
-  const std::string isa = argc > 1 ? argv[1] : std::string(core::isa_name(core::best_isa()));
+  const std::string isa = argc > 1 ? argv[1] : std::string(matmul_kernels("").value()->isa);
   const RowKernels* kernels = row_kernels(isa);
   if (kernels == nullptr) {
     fmt::print(stderr, "no kernels for {}\n", isa);

@@ -1,11 +1,8 @@
 #include "tandem/core/buffer.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <string>
-
-#include "tandem/core/checked_math.h"
 
 namespace tandem::core {
 
@@ -32,13 +29,6 @@ Result<Arena> Arena::reserve(std::size_t bytes, bool huge_pages) {
   arena.data_ = static_cast<std::byte*>(p);
   arena.size_ = bytes;
   return arena;
-}
-
-void Arena::release(std::size_t offset, std::size_t bytes) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t begin = round_up(offset, page);
-  const std::size_t end = (offset + bytes) / page * page;
-  if (begin < end && end <= size_) madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
 
 }  // namespace tandem::core

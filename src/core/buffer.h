@@ -29,9 +29,6 @@ class Arena {
   template <typename T>
   T* as() const { return reinterpret_cast<T*>(data_); }
 
-  /// Gives the physical pages wholly inside [offset, offset + bytes) back; they read as zero after.
-  void release(std::size_t offset, std::size_t bytes);
-
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;

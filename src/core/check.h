@@ -15,19 +15,10 @@ namespace tandem::core {
 
 }  // namespace tandem::core
 
-/// Holds in every build.
+/// Ends the process unless the condition holds, in every build.
 #define TANDEM_CHECK(condition, message)                                          \
   do {                                                                            \
     if (!(condition)) [[unlikely]] {                                              \
       ::tandem::core::check_failed(__FILE__, __LINE__, #condition, (message));    \
     }                                                                             \
   } while (false)
-
-/// Holds in debug builds; for loops.
-#ifdef NDEBUG
-#define TANDEM_DCHECK(condition, message) \
-  do {                                    \
-  } while (false)
-#else
-#define TANDEM_DCHECK(condition, message) TANDEM_CHECK(condition, message)
-#endif

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstdint>
 #include <optional>
 
 namespace tandem::core {
@@ -19,11 +18,6 @@ std::optional<T> checked_mul(T a, T b) {
   T out;
   if (__builtin_mul_overflow(a, b, &out)) return std::nullopt;
   return out;
-}
-
-/// True when [offset, offset + size) lies inside [0, limit).
-constexpr bool range_fits(std::uint64_t offset, std::uint64_t size, std::uint64_t limit) {
-  return offset <= limit && size <= limit - offset;
 }
 
 template <std::integral T>

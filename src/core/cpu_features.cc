@@ -124,13 +124,6 @@ bool has_isa(IsaLevel level) {
   return false;
 }
 
-IsaLevel best_isa() {
-  for (const IsaLevel level : {IsaLevel::kAvx512, IsaLevel::kAvx2, IsaLevel::kNeon}) {
-    if (has_isa(level)) return level;
-  }
-  return IsaLevel::kScalar;
-}
-
 std::string describe_cpu() {
   const CpuFeatures& f = cpu_features();
   std::string line = f.brand.empty() ? "unnamed processor" : f.brand;

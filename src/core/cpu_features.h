@@ -35,8 +35,6 @@ struct CpuFeatures {
 const CpuFeatures& cpu_features();
 
 bool has_isa(IsaLevel level);
-/// The highest level that this machine has.
-IsaLevel best_isa();
 
 /// One line for logs, for example "AMD EPYC: avx2 fma f16c avx512 vnni vbmi bf16 gfni, 2 cores".
 std::string describe_cpu();

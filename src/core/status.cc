@@ -2,22 +2,6 @@
 
 namespace tandem::core {
 
-std::string_view code_name(Code code) {
-  switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidArgument: return "invalid argument";
-    case Code::kNotFound: return "not found";
-    case Code::kDataLoss: return "damaged data";
-    case Code::kFailedPrecondition: return "mismatch";
-    case Code::kResourceExhausted: return "resource exhausted";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kUnimplemented: return "not built";
-    case Code::kCancelled: return "cancelled";
-    case Code::kInternal: return "internal error";
-  }
-  return "unknown";
-}
-
 Status Status::with_context(std::string_view context) const {
   if (ok()) return *this;
   return Status(code_, std::string(context) + ": " + message_);

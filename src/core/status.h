@@ -24,9 +24,6 @@ enum class Code {
   kInternal,           ///< a device fault or a broken invariant (500)
 };
 
-/// Short name of a code, for example "invalid argument".
-std::string_view code_name(Code code);
-
 /// Success, or a failure from the outside world with one sentence that says what is wrong, where,
 /// and what to do. Programmer errors use CHECK instead. Cheap to copy when ok.
 class [[nodiscard]] Status {

@@ -58,23 +58,5 @@ TEST(Arena, MovesItsMemory) {
   EXPECT_EQ(c.data()[0], std::byte{5});
 }
 
-TEST(Arena, ReleaseZeroesTheWholePagesInside) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  Arena arena = Arena::reserve(4 * page, false).value();
-  std::fill_n(arena.data(), arena.size(), std::byte{9});
-  arena.release(page / 2, 2 * page);  // only the second page lies wholly inside
-  EXPECT_TRUE(all_equal(arena.data(), page, std::byte{9}));
-  EXPECT_TRUE(all_equal(arena.data() + page, page, std::byte{0}));
-  EXPECT_TRUE(all_equal(arena.data() + 2 * page, 2 * page, std::byte{9}));
-}
-
-TEST(Arena, ReleaseOfLessThanAPageDoesNothing) {
-  Arena arena = Arena::reserve(100, false).value();
-  std::fill_n(arena.data(), arena.size(), std::byte{9});
-  arena.release(0, 100);
-  arena.release(10, 50);
-  EXPECT_TRUE(all_equal(arena.data(), 100, std::byte{9}));
-}
-
 }  // namespace
 }  // namespace tandem::core

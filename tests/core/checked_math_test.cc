@@ -36,15 +36,6 @@ RC_GTEST_PROP(CheckedMath, AgreesWithWiderArithmetic, (std::int32_t a, std::int3
   if (fits(product)) RC_ASSERT(*checked_mul(a, b) == product);
 }
 
-TEST(CheckedMath, RangeFitsNeverWraps) {
-  EXPECT_TRUE(range_fits(0, 10, 10));
-  EXPECT_TRUE(range_fits(10, 0, 10));
-  EXPECT_FALSE(range_fits(1, 10, 10));
-  EXPECT_FALSE(range_fits(11, 0, 10));
-  EXPECT_FALSE(range_fits(kMaxU64, 2, 10));
-  EXPECT_FALSE(range_fits(2, kMaxU64, 10));
-}
-
 RC_GTEST_PROP(CheckedMath, RoundUpIsTheNextMultiple, (std::uint16_t value, std::uint8_t step)) {
   const std::uint32_t multiple = step + 1u;
   const std::uint32_t rounded = round_up<std::uint32_t>(value, multiple);

@@ -47,12 +47,6 @@ TEST(Status, ContextIsPutBeforeTheMessageOfAFailure) {
   EXPECT_TRUE(Status().with_context("model.gguf").message().empty());
 }
 
-TEST(Status, EveryCodeHasAName) {
-  for (int code = 0; code <= static_cast<int>(Code::kInternal); ++code) {
-    EXPECT_NE(code_name(static_cast<Code>(code)), "unknown") << code;
-  }
-}
-
 TEST(Status, TryLeavesAtTheFirstFailure) {
   int reached = 0;
   EXPECT_EQ(try_twice(true, true, &reached).code(), Code::kDataLoss);

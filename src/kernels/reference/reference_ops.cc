@@ -12,9 +12,15 @@
 namespace tandem::kernels::reference {
 namespace {
 
-std::span<float> row_of_tile(float* tile, Position position, int page_tokens, int head_size) {
-  return {tile + static_cast<std::ptrdiff_t>(position % page_tokens) * head_size,
-          static_cast<std::size_t>(head_size)};
+PageId page_of(const HeadCache& cache, Position position) {
+  const auto index = static_cast<std::size_t>(position / cache.kv->layout().page_tokens);
+  TANDEM_CHECK(cache.pages[index] != kNoPage, "no page at this position");
+  return cache.pages[index];
+}
+
+std::span<float> row_of_tile(float* tile, const HeadCache& cache, Position position) {
+  const std::ptrdiff_t row = position % cache.kv->layout().page_tokens;
+  return {tile + row * cache.head_size, static_cast<std::size_t>(cache.head_size)};
 }
 
 }  // namespace
@@ -116,17 +122,12 @@ void softcap(std::span<float> x, float cap) {
 }
 
 std::span<float> HeadCache::key(Position position) const {
-  const int page_tokens = kv->layout().page_tokens;
-  const PageId page = pages[static_cast<std::size_t>(position / page_tokens)];
-  TANDEM_DCHECK(page != kNoPage, "no page at this position");
-  return row_of_tile(kv->keys<float>(kv_layer, page, kv_head), position, page_tokens, head_size);
+  return row_of_tile(kv->keys<float>(kv_layer, page_of(*this, position), kv_head), *this, position);
 }
 
 std::span<float> HeadCache::value(Position position) const {
-  const int page_tokens = kv->layout().page_tokens;
-  const PageId page = pages[static_cast<std::size_t>(position / page_tokens)];
-  TANDEM_DCHECK(page != kNoPage, "no page at this position");
-  return row_of_tile(kv->values<float>(kv_layer, page, kv_head), position, page_tokens, head_size);
+  return row_of_tile(kv->values<float>(kv_layer, page_of(*this, position), kv_head), *this,
+                     position);
 }
 
 void attend(std::span<const float> q, const HeadCache& cache, Position begin, Position end,
