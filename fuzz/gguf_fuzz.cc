@@ -18,11 +18,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& [key, line] : gguf->describe_metadata()) {
     (void)gguf->get_uint(key).ok();
     (void)gguf->get_float(key).ok();
-    (void)gguf->get_bool(key).ok();
     (void)gguf->get_string(key).ok();
     (void)gguf->get_strings(key).ok();
     (void)gguf->get_ints(key).ok();
-    (void)gguf->get_floats(key).ok();
     (void)gguf->get_ints_or_scalar(key, 3).ok();
   }
   for (const GgufFile::Tensor& tensor : gguf->tensors()) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 
 #include "tandem/core/check.h"
 #include "tandem/core/half.h"
+#include "tandem/formats/little_endian.h"
 
 // One function a block type: `decode_X(block, y)` writes the block's elements to y. Products are
 // taken from left to right as the formulas of spec/formats.md section 3 are written, so that every
@@ -24,20 +24,12 @@ constexpr std::array<float, 16> kIq4Values = {-127, -104, -83, -65, -49, -35, -2
 constexpr std::array<float, 16> kE2m1Doubled = {0, 1,  2,  3,  4,  6,  8,  12,
                                                 0, -1, -2, -3, -4, -6, -8, -12};
 
-std::uint16_t u16_at(Bytes p) {
-  std::uint16_t v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
+template <typename T>
+T load_at(Bytes p) {
+  return load<T>(reinterpret_cast<const std::byte*>(p));
 }
-
-std::uint32_t u32_at(Bytes p) {
-  std::uint32_t v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
 float f16_at(Bytes p) {
-  return core::f16_to_f32(u16_at(p));
+  return core::f16_to_f32(load_at<std::uint16_t>(p));
 }
 float as_float(int q) {
   return static_cast<float>(q);
@@ -53,13 +45,13 @@ int as_int8(std::uint8_t b) {
 }
 
 void decode_f32(Bytes b, float* y) {
-  std::memcpy(y, b, sizeof *y);
+  *y = load_at<float>(b);
 }
 void decode_f16(Bytes b, float* y) {
   *y = f16_at(b);
 }
 void decode_bf16(Bytes b, float* y) {
-  *y = core::bf16_to_f32(u16_at(b));
+  *y = core::bf16_to_f32(load_at<std::uint16_t>(b));
 }
 
 void decode_q4_0(Bytes b, float* y) {
@@ -87,14 +79,14 @@ int five_bits(Bytes qs, std::uint32_t qh, int i) {
 
 void decode_q5_0(Bytes b, float* y) {
   const float d = f16_at(b);
-  const std::uint32_t qh = u32_at(b + 2);
+  const std::uint32_t qh = load_at<std::uint32_t>(b + 2);
   for (int i = 0; i < 32; ++i) y[i] = as_float(five_bits(b + 6, qh, i) - 16) * d;
 }
 
 void decode_q5_1(Bytes b, float* y) {
   const float d = f16_at(b);
   const float m = f16_at(b + 2);
-  const std::uint32_t qh = u32_at(b + 4);
+  const std::uint32_t qh = load_at<std::uint32_t>(b + 4);
   for (int i = 0; i < 32; ++i) y[i] = as_float(five_bits(b + 8, qh, i)) * d + m;
 }
 
@@ -201,7 +193,7 @@ void decode_iq4_nl(Bytes b, float* y) {
 /// groups of 32, each laid out as in IQ4_NL, with a 6-bit scale biased by 32.
 void decode_iq4_xs(Bytes b, float* y) {
   const float d = f16_at(b);
-  const int scales_h = u16_at(b + 2);
+  const int scales_h = load_at<std::uint16_t>(b + 2);
   for (int g = 0; g < 8; ++g) {
     const int low = g % 2 == 0 ? lo(b[4 + g / 2]) : hi(b[4 + g / 2]);
     const float scale = d * as_float((low | (scales_h >> (2 * g) & 3) << 4) - 32);

@@ -146,12 +146,6 @@ Result<double> GgufFile::get_float(std::string_view key) const {
   return wrong_type(key, *value, "f32 or f64");
 }
 
-Result<bool> GgufFile::get_bool(std::string_view key) const {
-  TANDEM_ASSIGN(const Value* value, find_value(key));
-  if (value->type != kGgufBool) return wrong_type(key, *value, "bool");
-  return load<std::uint8_t>(value->payload.data()) != 0;
-}
-
 Result<std::string_view> GgufFile::get_string(std::string_view key) const {
   TANDEM_ASSIGN(const Value* value, find_value(key));
   if (value->type != kGgufString) return wrong_type(key, *value, "string");
@@ -176,22 +170,6 @@ Result<std::vector<std::int64_t>> GgufFile::get_ints(std::string_view key) const
   std::vector<std::int64_t> out(value->count);
   for (std::size_t i = 0; i < out.size(); ++i) {
     TANDEM_ASSIGN(out[i], int_at(key, *value, i));
-  }
-  return out;
-}
-
-Result<std::vector<float>> GgufFile::get_floats(std::string_view key) const {
-  TANDEM_ASSIGN(const Value* value, find_array(key, "an array of f32"));
-  const std::byte* p = value->payload.data();
-  std::vector<float> out(value->count);
-  if (value->element_type == kGgufF32) {
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = load<float>(p + i * sizeof(float));
-  } else if (value->element_type == kGgufF64) {
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = static_cast<float>(load<double>(p + i * sizeof(double)));
-    }
-  } else {
-    return wrong_type(key, *value, "an array of f32");
   }
   return out;
 }

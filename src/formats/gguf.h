@@ -36,13 +36,10 @@ class GgufFile {
   bool has(std::string_view key) const;
   core::Result<std::uint64_t> get_uint(std::string_view key) const;  ///< any integer type, >= 0
   core::Result<double> get_float(std::string_view key) const;        ///< f32 or f64
-  core::Result<bool> get_bool(std::string_view key) const;
   core::Result<std::string_view> get_string(std::string_view key) const;
   core::Result<std::vector<std::string_view>> get_strings(std::string_view key) const;
   /// An array of integers or bools.
   core::Result<std::vector<std::int64_t>> get_ints(std::string_view key) const;
-  /// An array of f32 or f64.
-  core::Result<std::vector<float>> get_floats(std::string_view key) const;
   /// `count` values from a scalar or an array of exactly `count` (per-layer hyper-parameters).
   core::Result<std::vector<std::int64_t>> get_ints_or_scalar(std::string_view key,
                                                              std::size_t count) const;

@@ -27,56 +27,10 @@ constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinTensorInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
-struct FileType {
-  std::uint32_t id;
-  std::string_view name;
-  std::optional<DType> dtype;  ///< none: Tandem does not read it
-};
-
-/// Tensor types by their number in the file; the numbers left out were never assigned.
-constexpr FileType kTensorTypes[] = {
-    {0, "F32", DType::kF32},
-    {1, "F16", DType::kF16},
-    {2, "Q4_0", DType::kQ4_0},
-    {3, "Q4_1", DType::kQ4_1},
-    {6, "Q5_0", DType::kQ5_0},
-    {7, "Q5_1", DType::kQ5_1},
-    {8, "Q8_0", DType::kQ8_0},
-    {9, "Q8_1", {}},
-    {10, "Q2_K", DType::kQ2_K},
-    {11, "Q3_K", DType::kQ3_K},
-    {12, "Q4_K", DType::kQ4_K},
-    {13, "Q5_K", DType::kQ5_K},
-    {14, "Q6_K", DType::kQ6_K},
-    {15, "Q8_K", {}},
-    {16, "IQ2_XXS", {}},
-    {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},
-    {19, "IQ1_S", {}},
-    {20, "IQ4_NL", DType::kIQ4_NL},
-    {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},
-    {23, "IQ4_XS", DType::kIQ4_XS},
-    {24, "I8", DType::kI8},
-    {25, "I16", DType::kI16},
-    {26, "I32", DType::kI32},
-    {27, "I64", DType::kI64},
-    {28, "F64", DType::kF64},
-    {29, "IQ1_M", {}},
-    {30, "BF16", DType::kBF16},
-    {34, "TQ1_0", {}},
-    {35, "TQ2_0", {}},
-    {39, "MXFP4", DType::kMXFP4},
-    {40, "NVFP4", DType::kNVFP4},
-    {41, "Q1_0", {}},
-    {42, "Q2_0", {}},
-};
-
 /// Null when the number is unknown.
-const FileType* tensor_type(std::uint32_t id) {
-  const auto* it = std::find_if(std::begin(kTensorTypes), std::end(kTensorTypes),
-                                [&](const FileType& type) { return type.id == id; });
-  return it == std::end(kTensorTypes) ? nullptr : it;
+const GgufTensorType* tensor_type(std::uint32_t id) {
+  const auto* it = std::ranges::find(kGgufTensorTypes, id, &GgufTensorType::id);
+  return it == std::end(kGgufTensorTypes) ? nullptr : it;
 }
 
 }  // namespace
@@ -322,7 +276,7 @@ Status GgufParser::read_shape(const std::string& name, core::TensorView* view) {
 Status GgufParser::read_type(const std::string& name, core::TensorView* view,
                              std::uint64_t* bytes) {
   TANDEM_ASSIGN(const auto id, read<std::uint32_t>());
-  const FileType* type = tensor_type(id);
+  const GgufTensorType* type = tensor_type(id);
   if (type == nullptr) {
     return core::unimplemented(
         fmt::format("{}: tensor \"{}\" has type number {}, which is unknown here; the file is "

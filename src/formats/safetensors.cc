@@ -10,7 +10,6 @@
 
 #include "tandem/core/checked_math.h"
 #include "tandem/core/printable.h"
-#include "tandem/formats/dequantize.h"
 #include "tandem/formats/little_endian.h"
 
 namespace tandem::formats {
@@ -25,22 +24,10 @@ using core::Status;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = 8;
 
-struct NamedType {
-  std::string_view name;
-  DType dtype;
-};
-constexpr std::array<NamedType, 12> kTypes = {{{"F32", DType::kF32},
-                                               {"F16", DType::kF16},
-                                               {"BF16", DType::kBF16},
-                                               {"F64", DType::kF64},
-                                               {"F8_E4M3", DType::kF8E4M3},
-                                               {"F8_E5M2", DType::kF8E5M2},
-                                               {"I8", DType::kI8},
-                                               {"U8", DType::kU8},
-                                               {"I16", DType::kI16},
-                                               {"I32", DType::kI32},
-                                               {"I64", DType::kI64},
-                                               {"BOOL", DType::kBool}}};
+/// The types that files name as Tandem does.
+constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16,   DType::kF64,
+                               DType::kI8,  DType::kU8,  DType::kF8E4M3, DType::kF8E5M2,
+                               DType::kI16, DType::kI32, DType::kI64,    DType::kBool};
 
 /// A JSON number as an unsigned integer: Boost.JSON keeps small ones signed.
 std::optional<std::uint64_t> as_uint(const json::value& value) {
@@ -174,15 +161,14 @@ Status SafetensorsParser::read_type(std::string_view name, const json::object& e
     return damaged_tensor(name, "has no \"dtype\" string");
   }
   const std::string_view text = value->get_string();
-  const auto* it = std::find_if(kTypes.begin(), kTypes.end(),
-                                [&](const NamedType& type) { return type.name == text; });
+  const auto* it = std::ranges::find(kTypes, text, core::name);
   if (it == kTypes.end()) {
     return core::unimplemented(
         fmt::format("{}: tensor \"{}\" has type \"{}\", which is not supported; use a checkpoint "
                     "of another precision",
                     out_.path(), core::printable(name, 128), core::printable(text, 32)));
   }
-  view->dtype = it->dtype;
+  view->dtype = *it;
   return {};
 }
 
@@ -273,58 +259,6 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
 const core::TensorView* SafetensorsFile::find(std::string_view name) const {
   const auto it = tensor_index_.find(name);
   return it == tensor_index_.end() ? nullptr : &tensors_[it->second].view;
-}
-
-Result<const core::TensorView*> SafetensorsFile::require(std::string_view name) const {
-  const core::TensorView* view = find(name);
-  if (view != nullptr) return view;
-  return core::not_found(fmt::format("{}: tensor \"{}\" is missing", path(), name));
-}
-
-Result<std::vector<float>> SafetensorsFile::read_floats(std::string_view name) const {
-  TANDEM_ASSIGN(const core::TensorView* view, require(name));
-  if (!can_dequantize(view->dtype)) {
-    return core::invalid_argument(
-        fmt::format("{}: tensor \"{}\" is of type {} where F32, F16 or "
-                    "BF16 is expected",
-                    path(), name, core::name(view->dtype)));
-  }
-  std::vector<float> out(static_cast<std::size_t>(view->elements()));
-  dequantize_row(view->dtype, view->data, view->elements(), out.data());
-  return out;
-}
-
-namespace {
-
-template <typename T>
-std::vector<std::int64_t> widen(const core::TensorView& view) {
-  std::vector<std::int64_t> out(static_cast<std::size_t>(view.elements()));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = load<T>(view.data + i * sizeof(T));
-  return out;
-}
-
-}  // namespace
-
-Result<std::vector<std::int64_t>> SafetensorsFile::read_ints(std::string_view name) const {
-  TANDEM_ASSIGN(const core::TensorView* view, require(name));
-  switch (view->dtype) {
-    case DType::kI8:
-      return widen<std::int8_t>(*view);
-    case DType::kI16:
-      return widen<std::int16_t>(*view);
-    case DType::kI32:
-      return widen<std::int32_t>(*view);
-    case DType::kI64:
-      return widen<std::int64_t>(*view);
-    case DType::kU8:
-    case DType::kBool:
-      return widen<std::uint8_t>(*view);
-    default:
-      return core::invalid_argument(
-          fmt::format("{}: tensor \"{}\" is of type {} where an integer "
-                      "type is expected",
-                      path(), name, core::name(view->dtype)));
-  }
 }
 
 }  // namespace tandem::formats

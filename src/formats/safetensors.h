@@ -34,11 +34,6 @@ class SafetensorsFile {
   /// Null when absent.
   const core::TensorView* find(std::string_view name) const;
 
-  /// All elements in order. kNotFound without such a tensor, kInvalidArgument when its type is
-  /// not F32, F16 or BF16 (read_floats) or not an integer type or BOOL (read_ints).
-  core::Result<std::vector<float>> read_floats(std::string_view name) const;
-  core::Result<std::vector<std::int64_t>> read_ints(std::string_view name) const;
-
   /// The header's "__metadata__" strings.
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
 
@@ -52,8 +47,6 @@ class SafetensorsFile {
 
  private:
   friend class SafetensorsParser;
-
-  core::Result<const core::TensorView*> require(std::string_view name) const;
 
   MappedFile file_;
   std::map<std::string, std::string, std::less<>> metadata_;

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "tandem/core/check.h"
@@ -30,21 +32,9 @@ void put_string(std::string& out, std::string_view text) {
 }
 
 std::uint32_t gguf_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return 0;
-    case DType::kF16:
-      return 1;
-    case DType::kQ8_0:
-      return 8;
-    case DType::kI32:
-      return 26;
-    case DType::kBF16:
-      return 30;
-    default:
-      TANDEM_CHECK(false, "a type that is not written to GGUF files");
-      return 0;
-  }
+  const auto* it = std::ranges::find(kGgufTensorTypes, dtype, &GgufTensorType::dtype);
+  TANDEM_CHECK(it != std::end(kGgufTensorTypes), "a type that GGUF files do not have");
+  return it->id;
 }
 
 void pad(std::string& out, std::size_t alignment) {

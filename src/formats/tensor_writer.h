@@ -53,7 +53,7 @@ class TensorFileWriter {
   /// kInvalidArgument: the file cannot be created.
   static core::Result<TensorFileWriter> safetensors(const std::string& path,
                                                     std::vector<TensorSpec> tensors);
-  /// Types F32, F16, BF16, Q8_0 and I32 (CHECK).
+  /// Types that GGUF files have (CHECK).
   static core::Result<TensorFileWriter> gguf(const std::string& path, const GgufKeys& keys,
                                              std::vector<TensorSpec> tensors);
 

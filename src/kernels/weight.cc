@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
 #include "tandem/formats/dequantize.h"
+#include "tandem/formats/little_endian.h"
 
 namespace tandem::kernels {
 namespace {
@@ -108,16 +108,10 @@ core::Result<std::vector<TokenId>> read_token_ids(const WeightView& view, int vo
                                ", but token ids are I32 or I64");
   }
   std::vector<TokenId> ids(static_cast<std::size_t>(tensor.elements()));
-  const auto size = core::row_bytes(tensor.dtype, 1);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    std::int32_t narrow = 0;
-    std::int64_t id = 0;
-    if (size == sizeof(narrow)) {
-      std::memcpy(&narrow, tensor.data + i * size, size);
-      id = narrow;
-    } else {
-      std::memcpy(&id, tensor.data + i * size, size);
-    }
+    const std::int64_t id = tensor.dtype == DType::kI32
+                                ? formats::load<std::int32_t>(tensor.data + 4 * i)
+                                : formats::load<std::int64_t>(tensor.data + 8 * i);
     if (id < 0 || id >= vocab) {
       return core::data_loss("tensor '" + std::string(name) + "' holds token " +
                              std::to_string(id) + ", but the vocabulary has " +

@@ -265,11 +265,9 @@ void read_everything(const GgufFile& gguf) {
   for (const auto& [name, line] : gguf.describe_metadata()) {
     (void)gguf.get_uint(name).ok();
     (void)gguf.get_float(name).ok();
-    (void)gguf.get_bool(name).ok();
     (void)gguf.get_string(name).ok();
     (void)gguf.get_strings(name).ok();
     (void)gguf.get_ints(name).ok();
-    (void)gguf.get_floats(name).ok();
     (void)gguf.get_ints_or_scalar(name, 2).ok();
   }
   for (const GgufFile::Tensor& tensor : gguf.tensors()) {

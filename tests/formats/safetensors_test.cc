@@ -8,6 +8,7 @@
 
 #include "gguf_image.h"
 #include "memory_file.h"
+#include "tensor_values.h"
 
 namespace tandem::formats {
 namespace {
@@ -42,24 +43,15 @@ TEST(Safetensors, ReadsTensorsAtAnyOffset) {
   const auto tensors = SafetensorsFile::open(file.path());
   ASSERT_TRUE(tensors.ok()) << tensors.status().message();
   EXPECT_EQ(tensors->tensors().size(), 4u);
-  EXPECT_THAT(*tensors->read_floats("a"), ElementsAre(1.0F, -2.0F));
-  EXPECT_THAT(*tensors->read_ints("b"), ElementsAre(-9, 4));
-  EXPECT_THAT(*tensors->read_ints("flag"), ElementsAre(1));
-  EXPECT_THAT(*tensors->read_floats("none"), ElementsAre());
+  EXPECT_THAT(floats_of(*tensors, "a"), ElementsAre(1.0F, -2.0F));
+  EXPECT_THAT(ints_of(*tensors, "b"), ElementsAre(-9, 4));
+  EXPECT_THAT(ints_of(*tensors, "flag"), ElementsAre(1));
+  EXPECT_THAT(floats_of(*tensors, "none"), ElementsAre());
+  EXPECT_EQ(tensors->find("c"), nullptr);
   EXPECT_EQ(tensors->find("a")->rank, 2);
   EXPECT_EQ(tensors->find("a")->cols(), 2);
   EXPECT_EQ(tensors->metadata().at("format"), "pt");
   tensors->forget(*tensors->find("b"));
-}
-
-TEST(Safetensors, SaysWhichTensorIsMissingOrOfAnotherType) {
-  const MemoryFile file(small_file());
-  const auto tensors = SafetensorsFile::open(file.path());
-  ASSERT_TRUE(tensors.ok());
-  EXPECT_EQ(tensors->find("c"), nullptr);
-  EXPECT_EQ(tensors->read_floats("c").status().code(), Code::kNotFound);
-  EXPECT_THAT(tensors->read_floats("b").status().message(), HasSubstr("is of type I64 where F32"));
-  EXPECT_THAT(tensors->read_ints("a").status().message(), HasSubstr("is of type BF16 where an"));
 }
 
 struct Damage {
@@ -159,8 +151,7 @@ TEST(DamagedSafetensorsAnywhere, RandomChangesNeverCrash) {
     const auto opened = SafetensorsFile::open(file.path());
     if (!opened.ok()) continue;
     for (const auto& tensor : opened->tensors()) {
-      (void)opened->read_floats(tensor.name).ok();
-      (void)opened->read_ints(tensor.name).ok();
+      const std::string copy(reinterpret_cast<const char*>(tensor.view.data), tensor.view.bytes());
     }
   }
 }

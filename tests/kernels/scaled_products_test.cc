@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "../formats/tensor_values.h"
 #include "scaled_weights.h"
 #include "tandem/core/thread_team.h"
 #include "tandem/formats/dequantize.h"
@@ -106,10 +107,10 @@ class Fp8Golden : public ::testing::Test {
     auto file = formats::SafetensorsFile::open(root / "goldens/quant/fp8_linear.safetensors");
     ASSERT_TRUE(file.ok()) << file.status().message();
     file_ = std::move(file).value();
-    x_ = file_.read_floats("x").value();
-    y_ = file_.read_floats("y").value();
-    x_scale_ = file_.read_floats("x_scale").value();
-    const std::vector<std::int64_t> codes = file_.read_ints("x_codes").value();
+    x_ = formats::floats_of(file_, "x");
+    y_ = formats::floats_of(file_, "y");
+    x_scale_ = formats::floats_of(file_, "x_scale");
+    const std::vector<std::int64_t> codes = formats::ints_of(file_, "x_codes");
     for (const std::int64_t code : codes) {
       x_codes_.push_back(formats::e4m3_to_f32(static_cast<std::uint8_t>(code)));
     }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../formats/tensor_values.h"
 #include "driver.h"
 #include "support.h"
 #include "tandem/formats/safetensors.h"
@@ -31,10 +32,10 @@ class Golden {
 
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   std::vector<float> floats(const std::string& name) const {
-    return file_.read_floats(name).value();
+    return formats::floats_of(file_, name);
   }
   std::vector<TokenId> ids(const std::string& name) const {
-    const auto wide = file_.read_ints(name).value();
+    const auto wide = formats::ints_of(file_, name);
     return {wide.begin(), wide.end()};
   }
   /// "p1.", "p7.", ...: one per prompt.
