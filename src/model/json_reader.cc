@@ -1,10 +1,10 @@
 #include "tandem/model/json_reader.h"
-#include "tandem/core/printable.h"
 
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
-#include <cmath>
+
+#include "tandem/core/printable.h"
 
 namespace tandem::model {
 
@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxShownBytes = 64;
-
-std::string describe(IntRange range) {
-  return range.min == range.max ? fmt::format("{}", range.min)
-                                : fmt::format("{} to {}", range.min, range.max);
-}
 
 }  // namespace
 
@@ -58,9 +53,7 @@ core::Result<int> JsonReader::to_int(std::string_view key, IntRange range,
                                      const json::value& value) const {
   json::error_code error;
   const auto number = value.to_number<std::int64_t>(error);
-  if (error || number < range.min || number > range.max) {
-    return bad_value(key, describe(range), value);
-  }
+  if (error || !range.contains(number)) return bad_value(key, range.describe(), value);
   return static_cast<int>(number);
 }
 
@@ -86,9 +79,7 @@ core::Result<double> JsonReader::optional_float(std::string_view key, FloatRange
   if (value == nullptr) return fallback;
   json::error_code error;
   const double number = value->to_number<double>(error);
-  if (error || !std::isfinite(number) || number < range.min || number > range.max) {
-    return bad_value(key, fmt::format("{:g} to {:g}", range.min, range.max), *value);
-  }
+  if (error || !range.contains(number)) return bad_value(key, range.describe(), *value);
   return number;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tandem/core/status.h"
-#include "tandem/model/key_reader.h"
+#include "tandem/model/range.h"
 
 namespace tandem::model {
 

@@ -3,31 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace tandem::model {
-namespace {
-
-std::string describe(IntRange range) {
-  return range.min == range.max ? fmt::format("{}", range.min)
-                                : fmt::format("{} to {}", range.min, range.max);
-}
-
-bool contains(IntRange range, std::int64_t value) {
-  return value >= range.min && value <= range.max;
-}
-
-}  // namespace
 
 core::Result<int> KeyReader::required_int(std::string_view key, IntRange range) const {
   TANDEM_ASSIGN(const std::uint64_t value, file_.get_uint(name(key)));
   // Values beyond int64 are out of every range, too.
   constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
   const auto signed_value = static_cast<std::int64_t>(std::min(value, kMax));
-  if (!contains(range, signed_value)) {
-    return bad_value(key, describe(range), value);
-  }
+  if (!range.contains(signed_value)) return bad_value(key, range.describe(), value);
   return static_cast<int>(signed_value);
 }
 
@@ -39,9 +24,7 @@ core::Result<int> KeyReader::optional_int(std::string_view key, IntRange range,
 
 core::Result<double> KeyReader::required_float(std::string_view key, FloatRange range) const {
   TANDEM_ASSIGN(const double value, file_.get_float(name(key)));
-  if (!std::isfinite(value) || value < range.min || value > range.max) {
-    return bad_value(key, fmt::format("{:g} to {:g}", range.min, range.max), value);
-  }
+  if (!range.contains(value)) return bad_value(key, range.describe(), value);
   return value;
 }
 
@@ -57,9 +40,7 @@ core::Result<std::vector<int>> KeyReader::per_layer(std::string_view key, std::s
   std::vector<int> out;
   out.reserve(count);
   for (std::int64_t value : values) {
-    if (!contains(range, value)) {
-      return bad_value(key, describe(range), value);
-    }
+    if (!range.contains(value)) return bad_value(key, range.describe(), value);
     out.push_back(static_cast<int>(value));
   }
   return out;

@@ -9,20 +9,9 @@
 
 #include "tandem/core/status.h"
 #include "tandem/formats/gguf.h"
+#include "tandem/model/range.h"
 
 namespace tandem::model {
-
-/// Accepted values of an integer hyper-parameter, both ends included.
-struct IntRange {
-  std::int64_t min = 0;
-  std::int64_t max = 0;
-};
-
-/// Accepted values of a real hyper-parameter, both ends included.
-struct FloatRange {
-  double min = 0;
-  double max = 0;
-};
 
 /// Reads hyper-parameters of one architecture ("PREFIX" + key) with bounds. Every failure is one
 /// sentence that names the file, the key and what was expected: kNotFound for a missing key,

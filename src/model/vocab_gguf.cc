@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tandem/model/key_reader.h"
+#include "tandem/tokenizer/piece_table.h"
 
 namespace tandem::model {
 namespace {
@@ -16,20 +17,6 @@ using tokenizer::VocabData;
 
 constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
 constexpr IntRange kKinds = {1, 6};
-
-/// "LEFT RIGHT"; a piece may start with a space but holds none after that.
-core::Result<std::pair<std::string, std::string>> split_merge(const KeyReader& keys,
-                                                              std::string_view merge,
-                                                              std::size_t rank) {
-  const std::size_t space = merge.find(' ', 1);
-  if (space == std::string_view::npos || space + 1 == merge.size()) {
-    return keys.error(
-        fmt::format("metadata key \"tokenizer.ggml.merges\" entry {} is not a pair of pieces; "
-                    "the file is damaged, get it again",
-                    rank));
-  }
-  return std::pair(std::string(merge.substr(0, space)), std::string(merge.substr(space + 1)));
-}
 
 core::Status read_special(const KeyReader& keys, VocabData& vocab) {
   const IntRange ids = {0, static_cast<std::int64_t>(vocab.tokens.size()) - 1};
@@ -71,8 +58,14 @@ core::Result<VocabData> read_vocab(const formats::GgufFile& file) {
   TANDEM_ASSIGN(const auto merges, file.get_strings("tokenizer.ggml.merges"));
   vocab.merges.reserve(merges.size());
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    TANDEM_ASSIGN(auto pair, split_merge(keys, merges[rank], rank));
-    vocab.merges.push_back(std::move(pair));
+    auto pair = tokenizer::split_merge(merges[rank]);
+    if (!pair) {
+      return keys.error(
+          fmt::format("metadata key \"tokenizer.ggml.merges\" entry {} is not a pair of pieces; "
+                      "the file is damaged, get it again",
+                      rank));
+    }
+    vocab.merges.push_back(std::move(*pair));
   }
   TANDEM_TRY(read_special(keys, vocab));
   return vocab;

@@ -53,6 +53,12 @@ int parse_byte_piece(std::string_view piece) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+std::optional<std::pair<std::string, std::string>> split_merge(std::string_view text) {
+  const std::size_t space = text.find(' ', 1);
+  if (space == text.npos || space + 1 == text.size()) return std::nullopt;
+  return std::pair(std::string(text.substr(0, space)), std::string(text.substr(space + 1)));
+}
+
 void PieceTable::Arena::reserve(std::size_t count, std::size_t bytes) {
   ends_.reserve(count + 1);
   text_.reserve(bytes);

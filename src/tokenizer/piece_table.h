@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tandem/core/status.h"
@@ -56,6 +58,10 @@ class PieceTable {
   Arena bytes_;
   std::vector<TokenId> slots_;  // open addressing, linear probing, power of two; -1: empty
 };
+
+/// The two pieces of a merge that is written "LEFT RIGHT": a piece may start with a space but holds
+/// none after that. Nothing if one of them is empty.
+std::optional<std::pair<std::string, std::string>> split_merge(std::string_view text);
 
 /// The byte that a byte token's spelling "<0xHH>" (upper case) stands for, or -1.
 int parse_byte_piece(std::string_view piece);

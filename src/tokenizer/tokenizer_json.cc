@@ -124,19 +124,14 @@ Status read_added(const json::value& value, VocabData& out) {
   return {};
 }
 
-/// A merge is a pair of strings, or one string with a space between the two: a piece may start
-/// with a space but holds none after that.
+/// A merge is a pair of strings, or one string.
 std::optional<std::pair<std::string, std::string>> to_merge(const json::value& value) {
   if (const json::array* pair = value.if_array()) {
     if (pair->size() != 2 || !(*pair)[0].is_string() || !(*pair)[1].is_string()) return {};
     return std::pair(std::string((*pair)[0].get_string()), std::string((*pair)[1].get_string()));
   }
   const json::string* text = value.if_string();
-  if (text == nullptr) return {};
-  const std::string_view joined = *text;
-  const std::size_t space = joined.find(' ', 1);
-  if (space == joined.npos || space + 1 == joined.size()) return {};
-  return std::pair(std::string(joined.substr(0, space)), std::string(joined.substr(space + 1)));
+  return text == nullptr ? std::nullopt : split_merge(*text);
 }
 
 Status read_merges(const json::array& merges, VocabData& out) {
