@@ -38,9 +38,8 @@ bool BlockPool::holds(const PageCounts& counts) const {
   return bytes <= budget_bytes_;
 }
 
-bool BlockPool::has_room(PageCounts counts) const {
-  for (const AttentionKind kind : kAttentionKinds) counts[index_of(kind)] += pages(kind).num_used;
-  return holds(counts);
+bool BlockPool::has_room(const PageCounts& counts) const {
+  return holds(counts + PageCounts{pages_[0].num_used, pages_[1].num_used});
 }
 
 PageId BlockPool::allocate(AttentionKind kind) {

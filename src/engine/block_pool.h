@@ -12,15 +12,15 @@
 namespace tandem::engine {
 
 using kernels::AttentionKind;
-inline constexpr std::array<AttentionKind, kernels::kNumAttentionKinds> kAttentionKinds = {
-    AttentionKind::kSliding, AttentionKind::kFull};
-
-constexpr std::size_t index_of(AttentionKind kind) {
-  return static_cast<std::size_t>(kind);
-}
+using kernels::kAttentionKinds;
 
 /// Numbers of pages by kind.
 using PageCounts = std::array<int, kernels::kNumAttentionKinds>;
+
+inline PageCounts operator+(PageCounts sum, const PageCounts& more) {
+  for (std::size_t kind = 0; kind < sum.size(); ++kind) sum[kind] += more[kind];
+  return sum;
+}
 
 /// KV pages of both kinds under one byte budget, and each kind within its max_pages: ids and user
 /// counts, no contents. A page is free, in use (held by at least one block table) or idle
@@ -41,7 +41,7 @@ class BlockPool {
   /// Whether `counts` pages fit an empty pool.
   bool holds(const PageCounts& counts) const;
   /// Whether `counts` more pages fit beside those in use; idle ones would give way.
-  bool has_room(PageCounts counts) const;
+  bool has_room(const PageCounts& counts) const;
   /// A page with one user, or kNoPage.
   PageId allocate(AttentionKind kind);
   /// Adds a user to an allocated page.

@@ -13,7 +13,7 @@ core::Status HostKv::configure(const Geometry& geometry, int page_tokens, std::s
   layers_.clear();
   for (const KvLayerSpec& spec : geometry.kv_layers) {
     Layer layer;
-    layer.kind = static_cast<std::size_t>(spec.kind);
+    layer.kind = index_of(spec.kind);
     layer.kv_heads = spec.kv_heads;
     layer.offset = layout_.page_bytes[layer.kind];
     layer.tile_bytes = static_cast<std::size_t>(page_tokens) *

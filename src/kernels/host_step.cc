@@ -164,8 +164,7 @@ Backend::StepShape HostStep::begin(const StepPlan& plan) {
 }
 
 std::span<const PageId> HostStep::pages(int span, AttentionKind kind) const {
-  const PageRange range =
-      spans_[static_cast<std::size_t>(span)].pages[static_cast<std::size_t>(kind)];
+  const PageRange range = spans_[static_cast<std::size_t>(span)].pages[index_of(kind)];
   return std::span<const PageId>(pages_).subspan(range.begin, range.size);
 }
 

@@ -8,8 +8,8 @@ namespace tandem::kernels {
 
 std::array<std::size_t, kNumAttentionKinds> kv_shares(const Geometry& geometry,
                                                       const KvLayout& layout) {
-  constexpr auto kSliding = static_cast<std::size_t>(AttentionKind::kSliding);
-  constexpr auto kFull = static_cast<std::size_t>(AttentionKind::kFull);
+  constexpr std::size_t kSliding = index_of(AttentionKind::kSliding);
+  constexpr std::size_t kFull = index_of(AttentionKind::kFull);
   const std::size_t budget = geometry.kv_memory_bytes;
   const std::size_t sliding = layout.page_bytes[kSliding];
   const std::size_t full = layout.page_bytes[kFull];

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,6 +14,13 @@ namespace tandem::kernels {
 /// The two kinds of attention layers, and so of KV pages.
 enum class AttentionKind : std::uint8_t { kSliding = 0, kFull = 1 };
 inline constexpr int kNumAttentionKinds = 2;
+inline constexpr std::array<AttentionKind, kNumAttentionKinds> kAttentionKinds = {
+    AttentionKind::kSliding, AttentionKind::kFull};
+
+/// Of what is kept by kind.
+constexpr std::size_t index_of(AttentionKind kind) {
+  return static_cast<std::size_t>(kind);
+}
 
 /// How a token is chosen from a row of logits. temperature 0 means greedy. Order of the warpers:
 /// temperature, top-k, top-p, min-p. The random number of a token depends on (seed, its position)
@@ -90,6 +98,8 @@ struct Span {
   std::span<const RowRule> rules;
 
   bool is_decode() const { return prompt.empty(); }
+  /// Whether the model chooses tokens here.
+  bool samples() const { return is_decode() || keep == Keep::kLast; }
 };
 
 /// A step: any mix of prompt chunks, plain decode and verification, one span per slot at most.

@@ -54,7 +54,7 @@ core::Status assign_kv(int shared, ModelConfig& config) {
   int num_caches = 0;
   for (int l = 0; l < num_layers; ++l) {
     LayerConfig& layer = config.layers[static_cast<std::size_t>(l)];
-    int& last = donor[index(layer.kind)];
+    int& last = donor[index_of(layer.kind)];
     layer.owns_kv = l < num_layers - shared;
     if (layer.owns_kv) {
       layer.kv_layer = num_caches++;
@@ -132,14 +132,12 @@ core::Status check_pair(const ModelConfig& target, const ModelConfig& drafter) {
   if (target.is_drafter()) {
     return core::failed_precondition(
         "the model is a drafter (gemma4-assistant); give it as the draft model and a gemma4 model "
-        "as "
-        "the model");
+        "as the model");
   }
   if (!drafter.is_drafter()) {
     return core::failed_precondition(
         "the draft model is a target (gemma4), not a drafter; use the gemma4-assistant that was "
-        "made "
-        "for this model");
+        "made for this model");
   }
   TANDEM_TRY(check_equal("target width", drafter.backbone_hidden, target.hidden));
   TANDEM_TRY(check_equal("vocabulary size", drafter.vocab, target.vocab));
@@ -147,9 +145,9 @@ core::Status check_pair(const ModelConfig& target, const ModelConfig& drafter) {
     TANDEM_TRY(check_borrowed_cache(target, drafter.layers[l], static_cast<int>(l)));
   }
   TANDEM_TRY(check_equal("sliding window", drafter.window, target.window));
-  for (AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
-    const std::vector<float>& frequencies = drafter.rope_frequencies[index(kind)];
-    if (!frequencies.empty() && frequencies != target.rope_frequencies[index(kind)]) {
+  for (AttentionKind kind : kernels::kAttentionKinds) {
+    const std::vector<float>& frequencies = drafter.rope_frequencies[index_of(kind)];
+    if (!frequencies.empty() && frequencies != target.rope_frequencies[index_of(kind)]) {
       return core::failed_precondition(
           fmt::format("the drafter does not fit the target: its rotary frequencies of {} layers "
                       "differ; use the drafter that was made for this model",

@@ -8,7 +8,7 @@
 
 #include "tandem/core/status.h"
 #include "tandem/model/config.h"
-#include "tandem/model/key_reader.h"
+#include "tandem/model/range.h"
 
 /// What the readers of GGUF metadata and of config.json share: bounds and derived values.
 namespace tandem::model {
@@ -39,10 +39,6 @@ inline constexpr std::string_view kSuppressKey = "tokenizer.ggml.suppress_tokens
 
 inline constexpr std::string_view kTargetFamily = "gemma4";
 inline constexpr std::string_view kDrafterFamily = "gemma4-assistant";
-
-constexpr std::size_t index(kernels::AttentionKind kind) {
-  return static_cast<std::size_t>(kind);
-}
 
 /// "sliding" or "full", for messages.
 const char* kind_name(kernels::AttentionKind kind);

@@ -58,10 +58,10 @@ core::Result<std::vector<LayerConfig>> read_layers(const KeyReader& keys) {
   TANDEM_ASSIGN(const auto kv_heads, keys.per_layer("attention.head_count_kv", n, kHeads));
   TANDEM_ASSIGN(const auto ffn, keys.per_layer("feed_forward_length", n, kFfn));
   std::array<int, kernels::kNumAttentionKinds> head_sizes = {};
-  for (AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+  for (AttentionKind kind : kernels::kAttentionKinds) {
     const int is_sliding = kind == AttentionKind::kSliding ? 1 : 0;
     if (std::find(sliding.begin(), sliding.end(), is_sliding) == sliding.end()) continue;
-    TANDEM_ASSIGN(head_sizes[index(kind)], read_head_size(keys, kind));
+    TANDEM_ASSIGN(head_sizes[index_of(kind)], read_head_size(keys, kind));
   }
   std::vector<LayerConfig> layers(n);
   for (std::size_t l = 0; l < n; ++l) {
@@ -69,7 +69,7 @@ core::Result<std::vector<LayerConfig>> read_layers(const KeyReader& keys) {
     layer.kind = sliding[l] != 0 ? AttentionKind::kSliding : AttentionKind::kFull;
     layer.heads = heads[l];
     layer.kv_heads = kv_heads[l];
-    layer.head_size = head_sizes[index(layer.kind)];
+    layer.head_size = head_sizes[index_of(layer.kind)];
     layer.ffn = ffn[l];
   }
   return layers;
@@ -109,16 +109,16 @@ core::Status find_value_is_key(const KeyReader& keys, ModelConfig& config) {
 
 core::Status read_rope(const KeyReader& keys, ModelConfig& config) {
   for (const LayerConfig& layer : config.layers) {
-    std::vector<float>& frequencies = config.rope_frequencies[index(layer.kind)];
+    std::vector<float>& frequencies = config.rope_frequencies[index_of(layer.kind)];
     if (!frequencies.empty()) continue;
     if (layer.kind == AttentionKind::kSliding) {
       TANDEM_ASSIGN(const double base, keys.optional_float("rope.freq_base_swa", kRopeBase, 1e4));
-      config.rope_bases[index(layer.kind)] = base;
+      config.rope_bases[index_of(layer.kind)] = base;
       frequencies = rope_frequencies(base, layer.head_size, {});
       continue;
     }
     TANDEM_ASSIGN(const double base, keys.required_float("rope.freq_base", kRopeBase));
-    config.rope_bases[index(layer.kind)] = base;
+    config.rope_bases[index_of(layer.kind)] = base;
     const core::TensorView* view = keys.file().find("rope_freqs.weight");
     if (view == nullptr) {
       if (config.is_drafter()) continue;

@@ -90,7 +90,7 @@ core::Status read_layer_overrides(const JsonReader& text, std::vector<LayerConfi
 core::Status check_head_sizes(const JsonReader& text, const std::vector<LayerConfig>& layers) {
   std::array<int, kernels::kNumAttentionKinds> sizes = {};
   for (std::size_t l = 0; l < layers.size(); ++l) {
-    int& size = sizes[index(layers[l].kind)];
+    int& size = sizes[index_of(layers[l].kind)];
     if (size == 0) size = layers[l].head_size;
     if (layers[l].head_size == size && size % 2 == 0) continue;
     return text.error(fmt::format(
@@ -164,10 +164,10 @@ core::Result<Rope> read_rope_parameters(const JsonReader& text, AttentionKind ki
 
 core::Status read_rope(const JsonReader& text, ModelConfig& config) {
   for (const LayerConfig& layer : config.layers) {
-    std::vector<float>& frequencies = config.rope_frequencies[index(layer.kind)];
+    std::vector<float>& frequencies = config.rope_frequencies[index_of(layer.kind)];
     if (!frequencies.empty()) continue;
     TANDEM_ASSIGN(const Rope rope, read_rope_parameters(text, layer.kind));
-    config.rope_bases[index(layer.kind)] = rope.base;
+    config.rope_bases[index_of(layer.kind)] = rope.base;
     const auto pairs = static_cast<std::size_t>(layer.head_size) / 2;
     std::vector<float> factors(pairs, 1e30F);
     const auto rotated = static_cast<std::size_t>(rope.rotated * static_cast<double>(pairs));

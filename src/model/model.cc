@@ -30,15 +30,11 @@ constexpr int kScoreRows = 16;
 // Rows of a step far beyond any use.
 constexpr int kMaxRows = 1 << 16;
 
-bool samples(const Span& span) {
-  return span.is_decode() || span.keep == kernels::Keep::kLast;
-}
-
 /// counts[i] = spans of the plan that draft more than i tokens.
 std::array<int, kMaxDraft> draft_rows_of_step(const StepPlan& plan) {
   std::array<int, kMaxDraft> counts = {};
   for (const Span& span : plan.spans) {
-    if (!samples(span)) continue;
+    if (!span.samples()) continue;
     TANDEM_CHECK(span.next_drafts <= kMaxDraft, "a span asks for more than kMaxDraft drafts");
     for (int i = 0; i < span.next_drafts; ++i) ++counts[static_cast<std::size_t>(i)];
   }

@@ -22,8 +22,8 @@ const LayerConfig& layer_of(const ModelConfig& config, AttentionKind kind) {
 json::object rope_json(const ModelConfig& config) {
   json::object out = {{"sliding_attention",
                        {{"rope_type", "default"},
-                        {"rope_theta", config.rope_bases[index(AttentionKind::kSliding)]}}}};
-  const auto& full = config.rope_frequencies[index(AttentionKind::kFull)];
+                        {"rope_theta", config.rope_bases[index_of(AttentionKind::kSliding)]}}}};
+  const auto& full = config.rope_frequencies[index_of(AttentionKind::kFull)];
   double rotated = 0.25;  // a drafter's file may leave it to the target
   if (!full.empty()) {
     const auto turning = std::count_if(full.begin(), full.end(), [](float f) { return f != 0.0F; });
@@ -31,7 +31,7 @@ json::object rope_json(const ModelConfig& config) {
   }
   out["full_attention"] = {{"rope_type", "proportional"},
                            {"partial_rotary_factor", rotated},
-                           {"rope_theta", config.rope_bases[index(AttentionKind::kFull)]}};
+                           {"rope_theta", config.rope_bases[index_of(AttentionKind::kFull)]}};
   return out;
 }
 
@@ -213,8 +213,9 @@ formats::GgufKeys write_drafter_keys(const ModelConfig& config, const tokenizer:
   set("attention.layer_norm_rms_epsilon", config.rms_eps);
   set_uint("embedding_length_per_layer_input", 0);
   set_uint(kCentroidsKey, config.centroids_per_token);
-  set("rope.freq_base", static_cast<float>(config.rope_bases[index(AttentionKind::kFull)]));
-  set("rope.freq_base_swa", static_cast<float>(config.rope_bases[index(AttentionKind::kSliding)]));
+  set("rope.freq_base", static_cast<float>(config.rope_bases[index_of(AttentionKind::kFull)]));
+  set("rope.freq_base_swa",
+      static_cast<float>(config.rope_bases[index_of(AttentionKind::kSliding)]));
   if (!config.suppressed.empty()) {
     keys.set(kSuppressKey, std::vector<std::int32_t>(config.suppressed));
   }

@@ -62,7 +62,7 @@ class Sequence {
     span.prompt = prompt;
     span.first_position = c.first_position;
     span.keep = Keep::kAll;
-    span.pages[static_cast<std::size_t>(kind())] = table_;
+    span.pages[index_of(kind())] = table_;
     step_.begin({{span}});
     queries_ = values(static_cast<std::size_t>(c.rows * c.heads * c.head_size), 0.3F);
   }

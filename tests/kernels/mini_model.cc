@@ -105,7 +105,7 @@ void MiniModel::draft(const kernels::StepPlan& plan, const kernels::Backend::Ste
   kernels::Backend& backend = rig_.backend();
   for (int i = 0; i < shape.draft_steps; ++i) {
     const auto drafts_more = [i](const kernels::Span& span) {
-      return span.next_drafts > i && (span.is_decode() || span.keep == kernels::Keep::kLast);
+      return span.next_drafts > i && span.samples();
     };
     const Rows x = draft_x_.prefix(
         static_cast<int>(std::count_if(plan.spans.begin(), plan.spans.end(), drafts_more)));

@@ -194,8 +194,8 @@ OpRig::OpRig(const BackendFactory& factory, const Dims& dims) : dims_(dims) {
   g.vocab = dims.vocab;
   g.window = dims.window;
   for (int i = 0; i < 2; ++i) {
-    for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
-      const auto k = static_cast<std::size_t>(kind);
+    for (const AttentionKind kind : kernels::kAttentionKinds) {
+      const std::size_t k = index_of(kind);
       g.kv_layers.push_back({kind, dims.kv_heads, dims.head_size[k]});
       g.rope_frequencies[k] = rope_frequencies(kind, dims.head_size[k]);
     }
@@ -280,7 +280,7 @@ std::vector<float> OpRig::read(const kernels::Rows& rows) {
 kernels::AttentionWeights OpRig::attention_weights(DType dtype, AttentionKind kind, int hidden,
                                                    bool owns_kv, bool value_is_key,
                                                    std::uint32_t seed) {
-  const int size = dims_.head_size[static_cast<std::size_t>(kind)];
+  const int size = dims_.head_size[index_of(kind)];
   kernels::AttentionWeights w;
   w.norm = norm(hidden, seed);
   w.q = linear(dtype, dims_.heads * size, hidden, seed + 1);
@@ -299,7 +299,7 @@ kernels::AttentionSpec OpRig::attention_spec(AttentionKind kind, int index) cons
   return {kind,
           dims_.heads,
           dims_.kv_heads,
-          dims_.head_size[static_cast<std::size_t>(kind)],
+          dims_.head_size[index_of(kind)],
           2 * index + static_cast<int>(kind),
           false};
 }
@@ -374,9 +374,7 @@ kernels::Span OpRig::prompt(int slot, std::span<const TokenId> tokens, Position 
   span.first_position = first;
   span.keep = keep;
   span.next_drafts = next_drafts;
-  for (std::size_t kind = 0; kind < span.pages.size(); ++kind) {
-    span.pages[kind] = tables_[static_cast<std::size_t>(slot)][kind];
-  }
+  std::ranges::copy(tables_[static_cast<std::size_t>(slot)], span.pages.begin());
   return span;
 }
 
@@ -386,9 +384,7 @@ kernels::Span OpRig::decode(int slot, int num_drafts, int next_drafts) {
   span.slot = slot;
   span.num_drafts = num_drafts;
   span.next_drafts = next_drafts;
-  for (std::size_t kind = 0; kind < span.pages.size(); ++kind) {
-    span.pages[kind] = tables_[static_cast<std::size_t>(slot)][kind];
-  }
+  std::ranges::copy(tables_[static_cast<std::size_t>(slot)], span.pages.begin());
   return span;
 }
 

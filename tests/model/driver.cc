@@ -13,7 +13,7 @@ using kernels::AttentionKind;
 using kernels::Keep;
 using kernels::Span;
 
-constexpr auto kSlidingIndex = static_cast<std::size_t>(AttentionKind::kSliding);
+constexpr std::size_t kSlidingIndex = index_of(AttentionKind::kSliding);
 
 Driver::Driver(model::Model& model, unsigned seed) : model_(model), random_(seed) {
   for (std::size_t kind = 0; kind < free_pages_.size(); ++kind) {

@@ -43,24 +43,20 @@ core::Status MoeWorkspace::fit(int inputs, int outputs) {
 }
 
 core::Status RopeTables::configure(const Geometry& geometry) {
-  for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
-    std::vector<float>& f = frequencies_[kind];
-    f = geometry.rope_frequencies[kind];
+  for (const AttentionKind kind : kAttentionKinds) {
+    std::vector<float>& f = frequencies_[index_of(kind)];
+    f = geometry.rope_frequencies[index_of(kind)];
     while (!f.empty() && f.back() == 0.0F) f.pop_back();
-    pairs_[kind] = static_cast<int>(f.size());
     for (const RowSet set : {RowSet::kStep, RowSet::kDraft}) {
       const int rows = set == RowSet::kStep ? geometry.max_rows : geometry.max_sequences;
-      TANDEM_ASSIGN(tables_[at(set, static_cast<AttentionKind>(kind))],
-                    reserve_floats(rows, 2 * pairs_[kind]));
+      TANDEM_ASSIGN(tables_[at(set, kind)], reserve_floats(rows, 2 * pairs(kind)));
     }
   }
   return {};
 }
 
 void RopeTables::reset(RowSet set) {
-  for (std::size_t kind = 0; kind < kNumAttentionKinds; ++kind) {
-    ready_[at(set, static_cast<AttentionKind>(kind))] = false;
-  }
+  for (const AttentionKind kind : kAttentionKinds) ready_[at(set, kind)] = false;
 }
 
 void RopeTables::fill(const RowKernels& kernels, RowSet set, AttentionKind kind, int row,
@@ -68,8 +64,7 @@ void RopeTables::fill(const RowKernels& kernels, RowSet set, AttentionKind kind,
   const int n = pairs(kind);
   if (n == 0) return;
   float* cosines = row_of(tables_[at(set, kind)], row, 2 * n);
-  kernels.rope_table(position, frequencies_[static_cast<std::size_t>(kind)].data(), n, cosines,
-                     cosines + n);
+  kernels.rope_table(position, frequencies_[index_of(kind)].data(), n, cosines, cosines + n);
 }
 
 const float* RopeTables::cosines(RowSet set, AttentionKind kind, int row) const {

@@ -83,7 +83,9 @@ class RopeTables {
   /// Fills the table of one row.
   void fill(const RowKernels& kernels, RowSet set, AttentionKind kind, int row, Position position);
 
-  int pairs(AttentionKind kind) const { return pairs_[static_cast<std::size_t>(kind)]; }
+  int pairs(AttentionKind kind) const {
+    return static_cast<int>(frequencies_[index_of(kind)].size());
+  }
   const float* cosines(RowSet set, AttentionKind kind, int row) const;
   const float* sines(RowSet set, AttentionKind kind, int row) const {
     return cosines(set, kind, row) + pairs(kind);
@@ -91,10 +93,9 @@ class RopeTables {
 
  private:
   static std::size_t at(RowSet set, AttentionKind kind) {
-    return static_cast<std::size_t>(set) * kNumAttentionKinds + static_cast<std::size_t>(kind);
+    return static_cast<std::size_t>(set) * kNumAttentionKinds + index_of(kind);
   }
   std::array<std::vector<float>, kNumAttentionKinds> frequencies_;  // without the zeros at the end
-  std::array<int, kNumAttentionKinds> pairs_ = {};
   std::array<core::Arena, 2 * kNumAttentionKinds> tables_;
   std::array<bool, 2 * kNumAttentionKinds> ready_ = {};
 };

@@ -81,7 +81,7 @@ class CpuBackend final : public Backend {
 
 core::Status check_shapes(const Geometry& geometry) {
   for (const KvLayerSpec& layer : geometry.kv_layers) {
-    const auto& f = geometry.rope_frequencies[static_cast<std::size_t>(layer.kind)];
+    const auto& f = geometry.rope_frequencies[index_of(layer.kind)];
     const std::string size = std::to_string(layer.head_size);
     const int unit = geometry.kv_type == KvType::kInt8 ? 32 : 16;
     if (layer.head_size <= 0 || layer.head_size % unit != 0) {

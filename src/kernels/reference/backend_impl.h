@@ -97,7 +97,7 @@ class ReferenceBackend final : public Backend {
                   std::span<float> out);
   HeadCache cache(const AttentionSpec& spec, const RowInfo& info, int kv_head) const;
   std::span<const float> frequencies(AttentionKind kind) const {
-    return geometry_.rope_frequencies[static_cast<std::size_t>(kind)];
+    return geometry_.rope_frequencies[index_of(kind)];
   }
   void head_logits(const Head& head, Rows h, float* out);
   /// The drafter's choice for a row y of width d, by its logits or by its clusters' alone.

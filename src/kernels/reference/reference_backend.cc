@@ -24,7 +24,7 @@ constexpr int kLogitRows = 8;
 
 core::Status ReferenceBackend::configure(const Geometry& geometry) {
   for (const KvLayerSpec& layer : geometry.kv_layers) {
-    const auto& f = geometry.rope_frequencies[static_cast<std::size_t>(layer.kind)];
+    const auto& f = geometry.rope_frequencies[index_of(layer.kind)];
     if (layer.head_size != static_cast<int>(2 * f.size())) {
       return core::unimplemented("a KV layer has head size " + std::to_string(layer.head_size) +
                                  ", but its kind has " + std::to_string(f.size()) +
