@@ -32,7 +32,7 @@ struct EngineOptions {
 inline constexpr std::array<int, 13> kStepTokenBounds = {1,   8,    16,   32,   64,   128,  256,
                                                          512, 1024, 2048, 4096, 8192, 16384};
 
-/// Counters since start and gauges of now; see /metrics.
+/// Counters since start, gauges of now, and what the KV memory is; see /metrics.
 struct EngineStats {
   std::uint64_t requests_finished = 0, requests_failed = 0, requests_cancelled = 0;
   std::uint64_t requests_rejected = 0;

@@ -30,11 +30,6 @@ SchedulerOptions scheduler_options(const model::StepRunner::Limits& limits,
   return out;
 }
 
-/// Whether a span yields a token.
-bool samples(const kernels::Span& span) {
-  return span.is_decode() || span.keep == kernels::Keep::kLast;
-}
-
 KvOptions kv_options(const model::StepRunner::Limits& limits, const EngineOptions& options) {
   KvOptions out;
   out.layout = limits.kv;
@@ -79,7 +74,7 @@ core::Result<std::unique_ptr<EngineCore>> EngineCore::create(model::StepRunner& 
   if (core->context_ < 2) {
     return core::resource_exhausted(
         fmt::format("the KV memory of {} bytes holds {} tokens of one sequence; raise --kv-memory",
-                    limits.kv_memory_bytes, core->kv_.capacity_tokens()));
+                    limits.kv_memory_bytes, core->stats_.kv_capacity_tokens));
   }
   return core;
 }
@@ -95,8 +90,12 @@ EngineCore::EngineCore(model::StepRunner& runner, const tokenizer::Tokenizer& to
       scheduler_(scheduler_options_, kv_),
       draft_policy_(std::clamp(runner.limits().max_draft, 0, kMaxDraft)) {
   const int wanted = std::min(options.max_context, runner.limits().max_context);
-  context_ = std::min(wanted, kv_.capacity_tokens());
+  stats_.kv_capacity_tokens = kv_.capacity_tokens();
+  context_ = std::min(wanted, stats_.kv_capacity_tokens);
   is_context_bound_by_kv_ = context_ < wanted;
+  stats_.kv_bytes_total = kv_.pool().budget_bytes();
+  stats_.kv_page_tokens = kv_.pool().page_tokens();
+  stats_.prefix_cache = options_.prefix_cache;
   for (const StepMeasurement& m : options.step_costs) {
     draft_policy_.observe_step(m.work, m.seconds);
   }
@@ -134,9 +133,7 @@ void EngineCore::add(Request request, EventSink sink) {
 void EngineCore::cancel(std::uint64_t id) {
   const auto it = jobs_.find(id);
   if (it == jobs_.end()) return;
-  Event event;
-  event.finish = FinishReason::kCancelled;
-  finish(*it->second, std::move(event));
+  finish(*it->second, FinishReason::kCancelled, {});
 }
 
 bool EngineCore::preempt(std::uint64_t id) {
@@ -147,12 +144,7 @@ bool EngineCore::preempt(std::uint64_t id) {
 }
 
 void EngineCore::finish_all(FinishReason reason, const core::Status& error) {
-  while (!jobs_.empty()) {
-    Event event;
-    event.finish = reason;
-    event.error = error;
-    finish(*jobs_.begin()->second, std::move(event));
-  }
+  while (!jobs_.empty()) finish(*jobs_.begin()->second, reason, error);
 }
 
 void EngineCore::step(const std::function<void()>& meanwhile) {
@@ -213,12 +205,10 @@ void EngineCore::end_overdue() {
     }
   }
   for (Job* job : overdue) {
-    Event event;
-    event.finish = FinishReason::kError;
-    event.error = core::cancelled(
-        fmt::format("the deadline passed after {} tokens; allow more time or ask for fewer tokens",
-                    job->usage.completion_tokens));
-    finish(*job, std::move(event));
+    finish(*job, FinishReason::kError,
+           core::cancelled(fmt::format(
+               "the deadline passed after {} tokens; allow more time or ask for fewer tokens",
+               job->usage.completion_tokens)));
   }
 }
 
@@ -228,13 +218,13 @@ void EngineCore::choose_drafts(PlannedStep& step) {
   adaptive_.clear();
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
     const Sequence& s = *step.sequences[i];
-    if (samples(step.plan.spans[i]) && !s.draft_length.has_value())
+    if (step.plan.spans[i].samples() && !s.draft_length.has_value())
       adaptive_.push_back(&s.acceptance);
   }
   const int adaptive_length = draft_policy_.choose(adaptive_);
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
     const Sequence& s = *step.sequences[i];
-    if (!samples(step.plan.spans[i])) continue;
+    if (!step.plan.spans[i].samples()) continue;
     // This step adds at least one token, which leaves one draft less to be useful.
     const int useful = std::min(max_draft, s.useful_drafts() - 1);
     step.plan.spans[i].next_drafts =
@@ -250,7 +240,7 @@ void EngineCore::set_rules(PlannedStep& step) {
       const auto next = std::span(s.tokens).subspan(static_cast<std::size_t>(s.computed) + 1);
       span.rules = jobs_.at(s.request_id)->scores->rows(next.first(span.prompt.size()));
     }
-    if (!samples(span)) continue;
+    if (!span.samples()) continue;
     OutputRules* rules = jobs_.at(s.request_id)->rules.get();
     if (rules == nullptr) continue;
     const int num_drafts = span.is_decode() ? span.num_drafts : 0;
@@ -290,8 +280,11 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
                              const kernels::SpanResult& result) {
   Job& job = *jobs_.at(s.request_id);
   if (result.is_broken) {
-    fail_broken(job);
-    return;
+    const core::Status error = core::internal_error(
+        "the model gave values that are not finite for this text; its file is damaged or "
+        "overflows: compare its checksum with the publisher's");
+    core::log_warning(fmt::format("a request failed: {}", error.message()));
+    return finish(job, FinishReason::kError, error);
   }
   if (!span.is_decode()) s.commit_prompt(static_cast<int>(span.prompt.size()));
   if (span.keep == kernels::Keep::kAll) {
@@ -299,10 +292,7 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
     job.scores->commit(result.logprobs);
     s.num_scored = s.computed;
   }
-  if (!samples(span)) {
-    kv_.settle(s);
-    return;
-  }
+  if (!span.samples()) return kv_.settle(s);
   TANDEM_CHECK(result.slot == s.slot && result.num_tokens >= 1, "a sampled span yields a token");
   if (span.is_decode()) count_drafts(job, result);
   if (job.usage.completion_tokens == 0) {
@@ -310,7 +300,11 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
     stats_.prompt_tokens += static_cast<std::uint64_t>(s.num_prompt);
     stats_.cached_tokens += static_cast<std::uint64_t>(s.cached_prompt);
   }
+  commit_output(job, result);
+}
 
+void EngineCore::commit_output(Job& job, const kernels::SpanResult& result) {
+  Sequence& s = job.sequence;
   Event event;
   if (job.scores) event.prompt_logprobs = job.scores->take();
   if (job.is_prompt_only) {
@@ -318,32 +312,19 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
     event.finish = FinishReason::kLength;
     return finish(job, std::move(event));
   }
-  if (job.rules && !job.rules->status().ok()) return fail(job, job.rules->status());
-  const auto chosen = std::span(result.tokens).first(static_cast<std::size_t>(result.num_tokens));
-  for (const TokenId token : chosen) {
-    event.tokens.push_back(token);
-    const int length = s.length() + static_cast<int>(event.tokens.size());
-    if (job.output.push(token, event.text)) {
-      event.finish = FinishReason::kStop;
-    } else if (length == s.max_length) {
-      event.finish = FinishReason::kLength;
-    }
-    if (event.finish.has_value()) break;
+  if (job.rules && !job.rules->status().ok()) {
+    return finish(job, FinishReason::kError, job.rules->status());
   }
-  if (event.finish.has_value()) job.output.flush(event.text);
+  take_tokens(job, result, event);
   s.commit_tokens(event.tokens);
   s.state = SequenceState::kDecode;
   s.held_drafts = result.num_next_drafts;
   s.drafts = result.next_drafts;
   if (job.rules) {
     job.rules->commit(event.tokens);
-    if (!job.rules->status().ok()) return fail(job, job.rules->status());
+    if (!job.rules->status().ok()) return finish(job, FinishReason::kError, job.rules->status());
     s.held_drafts =
         job.rules->count_useful(std::span(s.drafts).first(static_cast<std::size_t>(s.held_drafts)));
-  }
-  if (!result.logprobs.empty()) {
-    const auto num_tokens = static_cast<std::ptrdiff_t>(event.tokens.size());
-    event.logprobs.assign(result.logprobs.begin(), result.logprobs.begin() + num_tokens);
   }
   kv_.settle(s);
   job.usage.completion_tokens += static_cast<int>(event.tokens.size());
@@ -357,14 +338,23 @@ void EngineCore::commit_span(Sequence& s, const kernels::Span& span,
   }
 }
 
-void EngineCore::fail_broken(Job& job) {
-  Event event;
-  event.finish = FinishReason::kError;
-  event.error = core::internal_error(
-      "the model gave values that are not finite for this text; its file is damaged or overflows: "
-      "compare its checksum with the publisher's");
-  core::log_warning(fmt::format("a request failed: {}", event.error.message()));
-  finish(job, std::move(event));
+void EngineCore::take_tokens(Job& job, const kernels::SpanResult& result, Event& event) {
+  const auto chosen = std::span(result.tokens).first(static_cast<std::size_t>(result.num_tokens));
+  for (const TokenId token : chosen) {
+    event.tokens.push_back(token);
+    const int length = job.sequence.length() + static_cast<int>(event.tokens.size());
+    if (job.output.push(token, event.text)) {
+      event.finish = FinishReason::kStop;
+    } else if (length == job.sequence.max_length) {
+      event.finish = FinishReason::kLength;
+    }
+    if (event.finish.has_value()) break;
+  }
+  if (event.finish.has_value()) job.output.flush(event.text);
+  if (!result.logprobs.empty()) {
+    const auto num_tokens = static_cast<std::ptrdiff_t>(event.tokens.size());
+    event.logprobs.assign(result.logprobs.begin(), result.logprobs.begin() + num_tokens);
+  }
 }
 
 void EngineCore::count_drafts(Job& job, const kernels::SpanResult& result) {
@@ -381,9 +371,9 @@ void EngineCore::count_drafts(Job& job, const kernels::SpanResult& result) {
   draft_policy_.observe_acceptance(job.sequence.acceptance, result.num_drafted, accepted);
 }
 
-void EngineCore::fail(Job& job, const core::Status& error) {
+void EngineCore::finish(Job& job, FinishReason reason, const core::Status& error) {
   Event event;
-  event.finish = FinishReason::kError;
+  event.finish = reason;
   event.error = error;
   finish(job, std::move(event));
 }
@@ -424,10 +414,6 @@ EngineStats EngineCore::stats() const {
   stats.waiting = static_cast<int>(jobs_.size()) - stats.running;
   stats.kv_bytes_used = kv_.pool().bytes_used();
   stats.kv_bytes_cached = kv_.pool().bytes_idle();
-  stats.kv_bytes_total = kv_.pool().budget_bytes();
-  stats.kv_page_tokens = kv_.pool().page_tokens();
-  stats.kv_capacity_tokens = kv_.capacity_tokens();
-  stats.prefix_cache = options_.prefix_cache;
   return stats;
 }
 

@@ -107,11 +107,15 @@ class EngineCore {
   void commit(const PlannedStep& step, const kernels::StepResult& result);
   void commit_span(Sequence& sequence, const kernels::Span& span,
                    const kernels::SpanResult& result);
-  void fail_broken(Job& job);
+  /// The tokens of a span that samples, to sequence and event.
+  void commit_output(Job& job, const kernels::SpanResult& result);
+  static void take_tokens(Job& job, const kernels::SpanResult& result, Event& event);
   void count_drafts(Job& job, const kernels::SpanResult& result);
   void count_step(const PlannedStep& step, std::uint64_t generated);
   void observe_cost(const PlannedStep& step, double seconds);
-  void fail(Job& job, const core::Status& error);
+  /// Ends a request without more tokens.
+  void finish(Job& job, FinishReason reason, const core::Status& error);
+  /// Ends a request with the event that says why.
   void finish(Job& job, Event event);
 
   model::StepRunner* runner_;

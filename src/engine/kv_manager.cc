@@ -58,12 +58,11 @@ PrefixCache::Match KvManager::find_prefix(Sequence& s) const {
 bool KvManager::fits(Sequence& s, int chunk, const PageCounts& reserve) const {
   const PrefixCache::Match match = find_prefix(s);
   const int sliding_hits = match.num_pages - match.first_sliding;
-  PageCounts counts = reserve;
+  PageCounts counts = reserve + match.idle;
   counts[index_of(AttentionKind::kFull)] +=
       core::ceil_div(s.length(), pool_.page_tokens()) - match.num_pages;
   counts[index_of(AttentionKind::kSliding)] +=
       std::max(0, sliding_pages_in_flight(s.length(), chunk) - sliding_hits);
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) counts[kind] += match.idle[kind];
   return pool_.has_room(counts);
 }
 

@@ -116,8 +116,7 @@ PageCounts Scheduler::pages_to_come() const {
   sum.fill(num_running());
   for (const Sequence* s : running_) {
     if (s->state != SequenceState::kPrefill) continue;
-    const PageCounts counts = kv_->pages_to_come(*s, options_.prompt_rows_while_decoding);
-    for (std::size_t kind = 0; kind < sum.size(); ++kind) sum[kind] += counts[kind];
+    sum = sum + kv_->pages_to_come(*s, options_.prompt_rows_while_decoding);
   }
   return sum;
 }

@@ -51,11 +51,10 @@ class SchedulerTest : public ::testing::Test {
       Sequence& s = *step.sequences[i];
       const kernels::Span& span = step.plan.spans[i];
       out.emplace_back(static_cast<int>(s.age), rows(span));
-      const bool is_sampled = span.is_decode() || span.keep == kernels::Keep::kLast;
       const int yield = span.is_decode() ? 1 + span.num_drafts : 1;
       if (!span.is_decode()) s.commit_prompt(rows(span));
       if (span.keep == kernels::Keep::kAll) s.num_scored = s.computed;
-      if (is_sampled) {
+      if (span.samples()) {
         s.commit_tokens(std::vector<TokenId>(static_cast<std::size_t>(yield), 0));
         s.state = SequenceState::kDecode;
         s.held_drafts = next_drafts;
