@@ -27,8 +27,7 @@ core::Status add_calls(RuleSet& rules, const CallSource& source, bool follow_tex
   ExprId answer = calls;
   if (!source.must_call && follow_text) {
     // Not a rule of its own: a mask would have to look for its end at every byte.
-    const ExprId text = rules.repeat(rules.chars(normalized({}, true)), 0);
-    answer = rules.sequence({text, rules.optional(calls)});
+    answer = rules.sequence({rules.any_text(), rules.optional(calls)});
   } else if (!source.must_call) {
     answer = rules.choice({calls, rules.rule(rules.root())});
   }

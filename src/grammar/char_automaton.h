@@ -14,9 +14,9 @@ namespace tandem::grammar {
 /// walked. Total: what cannot match any more is a state, too. Thread: one.
 class CharAutomaton {
  public:
-  /// `pattern` as read_regex() has it. kInvalidArgument: see there, or it takes too many states.
   CharAutomaton(CharAutomaton&&) = default;
   CharAutomaton& operator=(CharAutomaton&&) = delete;
+  /// `pattern` as read_regex() has it. kInvalidArgument: see there, or it takes too many states.
   static core::Result<CharAutomaton> create(std::string_view pattern, bool must_match_all);
 
   /// Where characters begin that are told from those before them.

@@ -32,7 +32,7 @@ core::Result<RuleSet> read_text(const Source& source) {
     case Source::Kind::kGbnf:
       return read_gbnf(source.text);
     case Source::Kind::kAnyText:
-      rules.set_root(rules.add_rule("root", rules.repeat(rules.chars(normalized({}, true)), 0)));
+      rules.set_root(rules.add_rule("root", rules.any_text()));
       return rules;
     case Source::Kind::kRegex: {
       TANDEM_ASSIGN(const ExprId expr, read_regex(rules, source.text, true, write_plain));
@@ -76,9 +76,8 @@ core::Result<RuleSet> read_source(const Source& source) {
     TANDEM_TRY(add_calls(rules, *source.calls, source.kind == Source::Kind::kAnyText));
   }
   if (source.thought) {
-    const ExprId thought = rules.sequence({rules.token(source.thought->open),
-                                           rules.repeat(rules.chars(normalized({}, true)), 0),
-                                           rules.token(source.thought->close)});
+    const ExprId thought = rules.sequence(
+        {rules.token(source.thought->open), rules.any_text(), rules.token(source.thought->close)});
     const ExprId text = rules.rule(rules.root());
     rules.set_root(rules.add_rule("answer", rules.sequence({rules.optional(thought), text})));
   }

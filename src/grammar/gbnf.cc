@@ -129,7 +129,7 @@ class GbnfReader {
     const char32_t c = in_.peek();
     if (c == '"') return read_literal();
     if (c == '[') return read_class();
-    if (in_.skip(U'.')) return rules_.chars(normalized({}, true));
+    if (in_.skip(U'.')) return rules_.any_char();
     if (in_.skip(U'(')) {
       TANDEM_ASSIGN(const ExprId group, read_choice(depth + 1));
       if (!in_.skip(U')')) return fail("a group is not closed with )");

@@ -38,8 +38,7 @@ class TrieWalker {
   std::size_t begin(const TokenTrie& trie, std::size_t first_depth, const Configuration& start,
                     const Pushdown& pushdown);
   /// The next state where the level above is one thread in the start's stack and stays so: nearly
-  /// all steps of a large walk. -1: no such byte; kNotLone: levels_[level - 1]
-  /// is to be advanced.
+  /// all steps of a large walk. -1: no such byte; kNotLone: levels_[level - 1] is to be advanced.
   std::int32_t step_lone(const Automaton& automaton, std::size_t level, std::uint8_t byte);
 
   friend class Grammar;

@@ -61,7 +61,9 @@ class RuleSet {
   ExprId nothing() { return choice({}); }  ///< no text at all
   ExprId literal(std::string_view bytes);
   ExprId chars(const std::vector<CodePoints>& set);  ///< one character; normalized() ranges
-  ExprId token(TokenId token);                       ///< this token itself, whatever its bytes
+  ExprId any_char() { return chars(normalized({}, true)); }
+  ExprId any_text() { return repeat(any_char(), 0); }
+  ExprId token(TokenId token);  ///< this token itself, whatever its bytes
   ExprId rule(RuleId rule);
   ExprId sequence(const std::vector<ExprId>& parts) { return list(Kind::kSequence, parts); }
   ExprId choice(const std::vector<ExprId>& parts) { return list(Kind::kChoice, parts); }

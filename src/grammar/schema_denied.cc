@@ -21,60 +21,66 @@ constexpr std::array<Companion, 5> kCompanions = {{{"then", "if"},
                                                    {"minContains", "contains"},
                                                    {"maxContains", "contains"},
                                                    {"additionalItems", "items"}}};
-constexpr std::array<std::string_view, 32> kRestricting = {"type",
-                                                           "enum",
-                                                           "const",
-                                                           "multipleOf",
-                                                           "minimum",
-                                                           "maximum",
-                                                           "exclusiveMinimum",
-                                                           "exclusiveMaximum",
-                                                           "minLength",
-                                                           "maxLength",
-                                                           "minItems",
-                                                           "maxItems",
-                                                           "minProperties",
-                                                           "maxProperties",
-                                                           "required",
-                                                           "properties",
-                                                           "patternProperties",
-                                                           "additionalProperties",
-                                                           "propertyNames",
-                                                           "items",
-                                                           "prefixItems",
-                                                           "contains",
-                                                           "uniqueItems",
-                                                           "pattern",
-                                                           "$ref",
-                                                           "not",
-                                                           "allOf",
-                                                           "anyOf",
-                                                           "oneOf",
-                                                           "if",
-                                                           "dependentRequired",
-                                                           "dependentSchemas"};
-constexpr std::array<std::string_view, 6> kUnknown = {
-    "dependencies", "unevaluatedItems", "unevaluatedProperties",
-    "$dynamicRef",  "$recursiveRef",    "propertyDependencies"};
+/// Keywords that bound a number or a count, and what says that a value is beyond the bound.
+struct Bound {
+  std::string_view key, type, opposite;
+  int step;  // of a count; 0: no count
+};
+constexpr std::array<Bound, 10> kBounds = {{{"minimum", "number", "exclusiveMaximum", 0},
+                                            {"maximum", "number", "exclusiveMinimum", 0},
+                                            {"exclusiveMinimum", "number", "maximum", 0},
+                                            {"exclusiveMaximum", "number", "minimum", 0},
+                                            {"minLength", "string", "maxLength", -1},
+                                            {"maxLength", "string", "minLength", 1},
+                                            {"minItems", "array", "maxItems", -1},
+                                            {"maxItems", "array", "minItems", 1},
+                                            {"minProperties", "object", "maxProperties", -1},
+                                            {"maxProperties", "object", "minProperties", 1}}};
+/// The others that restrict values, of those that SchemaReader::add() does not refuse.
+constexpr std::string_view kRestricting[] = {"type",
+                                             "enum",
+                                             "const",
+                                             "multipleOf",
+                                             "required",
+                                             "properties",
+                                             "patternProperties",
+                                             "additionalProperties",
+                                             "propertyNames",
+                                             "items",
+                                             "prefixItems",
+                                             "contains",
+                                             "uniqueItems",
+                                             "pattern",
+                                             "$ref",
+                                             "not",
+                                             "allOf",
+                                             "anyOf",
+                                             "oneOf",
+                                             "if",
+                                             "dependentRequired",
+                                             "dependentSchemas",
+                                             "dependencies"};
 
-template <typename List>
-bool is_among(const List& list, std::string_view key) {
-  return std::find(list.begin(), list.end(), key) != list.end();
+/// Null: the keyword is no bound.
+const Bound* bound_of(std::string_view key) {
+  const auto* bound = std::ranges::find(kBounds, key, &Bound::key);
+  return bound == kBounds.end() ? nullptr : bound;
 }
 
 /// Keywords of a schema that values may fail to keep.
 std::vector<std::string_view> restricting_keys(const json::object& schema) {
   std::vector<std::string_view> keys;
   for (const auto& member : schema) {
-    const std::string_view key(member.key().data(), member.key().size());
+    const std::string_view key = member.key();
     const json::string* text = member.value().if_string();
-    const bool is_format = key == "format" && text != nullptr &&
-                           !pattern_of_format({text->data(), text->size()}).empty();
+    const bool is_format = key == "format" && text != nullptr && !pattern_of_format(*text).empty();
     const bool says_nothing =
         (key == "uniqueItems" && member.value() == json::value(false)) ||
         (key == "additionalProperties" && member.value() == json::value(true));
     if (says_nothing) continue;
-    if (is_format || is_among(kRestricting, key) || is_among(kUnknown, key)) keys.push_back(key);
+    const bool is_restricting =
+        bound_of(key) != nullptr || std::ranges::count(kRestricting, key) > 0;
+    if (is_format || is_restricting) keys.push_back(key);
   }
   return keys;
 }
@@ -92,24 +98,8 @@ json::object only(const json::object& schema, std::string_view key) {
 
 /// Not between bounds is beyond one of them: the keyword and value that say so, if there are any.
 std::optional<json::value> beyond(std::string_view key, const json::value& value) {
-  struct Bound {
-    std::string_view key, type, opposite;
-    int step;  // of a count; 0: no count
-  };
-  static constexpr std::array<Bound, 10> kBounds = {
-      {{"minimum", "number", "exclusiveMaximum", 0},
-       {"maximum", "number", "exclusiveMinimum", 0},
-       {"exclusiveMinimum", "number", "maximum", 0},
-       {"exclusiveMaximum", "number", "minimum", 0},
-       {"minLength", "string", "maxLength", -1},
-       {"maxLength", "string", "minLength", 1},
-       {"minItems", "array", "maxItems", -1},
-       {"maxItems", "array", "minItems", 1},
-       {"minProperties", "object", "maxProperties", -1},
-       {"maxProperties", "object", "minProperties", 1}}};
-  const auto* bound =
-      std::find_if(kBounds.begin(), kBounds.end(), [key](const Bound& b) { return b.key == key; });
-  if (bound == kBounds.end() || !value.is_number()) return std::nullopt;
+  const Bound* bound = bound_of(key);
+  if (bound == nullptr || !value.is_number()) return std::nullopt;
   json::object out = {{"type", bound->type}, {bound->opposite, value}};
   if (bound->step == 0) return out;
   const double count = value.to_number<double>() + bound->step;
@@ -177,8 +167,7 @@ core::Result<std::vector<Claims>> SchemaReader::denials(const json::object& sche
   }
   if (key == "not") return std::vector<Claims>{{{&value, false}}};
   if (key == "$ref") {
-    TANDEM_ASSIGN(const json::value* target,
-                  resolve({value.get_string().data(), value.get_string().size()}));
+    TANDEM_ASSIGN(const json::value* target, resolve(value.get_string()));
     return std::vector<Claims>{{{target, true}}};
   }
   if (key == "allOf" || key == "anyOf" || key == "oneOf") return denials_of_list(key, value);

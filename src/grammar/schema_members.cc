@@ -106,7 +106,7 @@ core::Result<bool> SchemaReader::allows(const SchemaParts& parts, const json::va
     if (!is_allowed) return false;
   }
   if (const json::string* text = value.if_string()) {
-    return allows_string(parts, {text->data(), text->size()});
+    return allows_string(parts, *text);
   }
   if (const json::array* array = value.if_array()) return allows_array(parts, *array, depth);
   if (const json::object* object = value.if_object()) return allows_object(parts, *object, depth);
@@ -160,7 +160,7 @@ core::Result<bool> SchemaReader::allows_object(const SchemaParts& parts, const j
     if (!object.contains(name)) return false;
   }
   for (const auto& [name, member] : object) {
-    TANDEM_ASSIGN(const auto schemas, schemas_of(parts, {name.data(), name.size()}));
+    TANDEM_ASSIGN(const auto schemas, schemas_of(parts, name));
     TANDEM_ASSIGN(const bool is_allowed, allows_all(schemas, member, depth));
     if (!is_allowed) return false;
     TANDEM_ASSIGN(const bool is_name, allows_all(parts.property_names, name, depth));

@@ -26,7 +26,7 @@ std::vector<std::string> SchemaParts::names() const {
   for (const Keys& each : keys) {
     if (each.properties == nullptr) continue;
     for (const auto& member : *each.properties) {
-      add_name(std::string_view(member.key().data(), member.key().size()));
+      add_name(member.key());
     }
   }
   for (const std::string& name : required) add_name(name);

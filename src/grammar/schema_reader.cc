@@ -24,10 +24,6 @@ constexpr std::array<std::string_view, 6> kUnsupported = {
     "unevaluatedItems", "unevaluatedProperties", "$dynamicRef",
     "$recursiveRef",    "propertyDependencies",  "contentSchema"};
 
-std::string_view view(const json::string& text) {
-  return {text.data(), text.size()};
-}
-
 core::Result<const json::array*> list_at(std::string_view key, const json::value& value) {
   const json::array* list = value.if_array();
   if (list == nullptr || (list->empty() && key != "enum" && key != "allOf"))
@@ -46,7 +42,7 @@ core::Result<unsigned> type_named(const json::value& name) {
        {"object", kObjectType}}};
   if (name.is_string()) {
     for (const auto& [text, bits] : kNames) {
-      if (view(name.get_string()) == text) return bits;
+      if (name.get_string() == text) return bits;
     }
   }
   return malformed("type", "null, boolean, integer, number, string, array or object");
@@ -155,7 +151,7 @@ core::Status check_names(std::string_view key, const json::value& value) {
 core::Status add_required(const json::value& value, SchemaParts& parts) {
   TANDEM_TRY(check_names("required", value));
   for (const json::value& name : value.get_array()) {
-    const std::string text(view(name.get_string()));
+    const std::string text(name.get_string());
     if (!parts.requires_key(text)) parts.required.push_back(text);
   }
   return {};
@@ -255,9 +251,9 @@ std::string_view SchemaReader::only_reference(const json::value& schema) {
   if (object == nullptr) return {};
   std::string_view reference;
   for (const auto& member : *object) {
-    const std::string_view key(member.key().data(), member.key().size());
+    const std::string_view key = member.key();
     if (key == "$ref" && member.value().is_string()) {
-      reference = view(member.value().get_string());
+      reference = member.value().get_string();
     } else if (key != "description" && key != "title" && key != "$defs" && key != "definitions") {
       return {};
     }
@@ -327,7 +323,7 @@ core::Status SchemaReader::add(const json::value& schema, SchemaParts& parts, in
     return core::invalid_argument("a schema must be an object, true or false");
   }
   for (const auto& member : *object) {
-    const std::string_view key(member.key().data(), member.key().size());
+    const std::string_view key = member.key();
     TANDEM_TRY(add_keyword(key, member.value(), parts, depth));
   }
   TANDEM_TRY(add_keys(*object, parts));
@@ -358,7 +354,7 @@ core::Status SchemaReader::add_keyword(std::string_view key, const json::value& 
   } else if (key == "pattern" || key == "format") {
     if (!value.is_string()) return malformed(key, "a string");
     const bool is_format = key == "format";
-    const std::string_view text = view(value.get_string());
+    const std::string_view text = value.get_string();
     const std::string_view regex = is_format ? pattern_of_format(text) : text;
     // Other formats describe.
     const bool is_kept = !is_format || !regex.empty();
@@ -370,7 +366,7 @@ core::Status SchemaReader::add_keyword(std::string_view key, const json::value& 
     parts.property_names.push_back(&value);
   } else if (key == "$ref") {
     if (!value.is_string()) return malformed(key, "a string");
-    TANDEM_ASSIGN(const json::value* target, resolve(view(value.get_string())));
+    TANDEM_ASSIGN(const json::value* target, resolve(value.get_string()));
     return add(*target, parts, depth + 1);
   } else if (key == "not") {
     return add_denied(value, parts, depth + 1);

@@ -45,8 +45,8 @@ class SchemaReader {
   /// each other out is not said.
   core::Result<std::vector<Branch>> branches(const SchemaParts& parts);
 
-  /// Whether the value satisfies all parts. kInvalidArgument: it
-  /// takes too much work, or a pattern is malformed.
+  /// Whether the value satisfies all parts. kInvalidArgument: it takes too much work, or a pattern
+  /// is malformed.
   core::Result<bool> allows(const SchemaParts& parts, const boost::json::value& value,
                             int depth = 0);
   /// All values that the parts allow if they are few and simple: listed ones, null, booleans and

@@ -15,15 +15,11 @@ namespace {
 
 namespace json = boost::json;
 
-std::string_view view(const json::string& text) {
-  return {text.data(), text.size()};
-}
-
 void append_json(const json::value& value, std::string& out) {
   switch (value.kind()) {
     case json::kind::string:
       out += '"';
-      core::append_json_escaped(view(value.get_string()), out);
+      core::append_json_escaped(value.get_string(), out);
       out += '"';
       return;
     case json::kind::array: {
@@ -40,7 +36,7 @@ void append_json(const json::value& value, std::string& out) {
       for (const auto& member : value.get_object()) {
         out += std::exchange(separator, ",");
         out += '"';
-        core::append_json_escaped(std::string_view(member.key().data(), member.key().size()), out);
+        core::append_json_escaped(member.key(), out);
         out += "\":";
         append_json(member.value(), out);
       }

@@ -142,7 +142,7 @@ core::Result<ExprId> SchemaWriter::write_values(const SchemaParts& parts) {
 ExprId SchemaWriter::write_constant(const json::value& value) {
   if (!parts_.is_call()) return rules_.literal(to_json(value));
   if (const json::string* text = value.if_string()) {
-    return parts_.string_of({text->data(), text->size()});
+    return parts_.string_of(*text);
   }
   std::vector<ExprId> sequence;
   const auto add = [&](std::string_view separator, ExprId item) {
@@ -155,7 +155,7 @@ ExprId SchemaWriter::write_constant(const json::value& value) {
   }
   if (const json::object* object = value.if_object()) {
     for (const auto& [name, member] : *object) {
-      add(",", parts_.pair(parts_.key({name.data(), name.size()}), write_constant(member)));
+      add(",", parts_.pair(parts_.key(name), write_constant(member)));
     }
     return rules_.sequence({rules_.literal("{"), rules_.sequence(sequence), rules_.literal("}")});
   }
