@@ -14,11 +14,11 @@ import subprocess
 import sys
 import time
 import unittest
-import urllib.error
 import urllib.request
 
-from server_process import SKIPPED, Server, free_port
+from server_process import SKIPPED, free_port, run_tests
 
+DRIVER, BINARY = shutil.which("chromedriver"), shutil.which("chromium")
 ENTER = "\ue007"
 ESCAPE = "\ue00c"
 
@@ -26,10 +26,10 @@ ESCAPE = "\ue00c"
 class Browser:
     """A headless browser, driven by WebDriver's HTTP interface."""
 
-    def __init__(self, driver, binary):
+    def __init__(self):
         port = free_port()
         self.process = subprocess.Popen(
-            [driver, f"--port={port}", "--log-level=SEVERE"], stdout=subprocess.DEVNULL
+            [DRIVER, f"--port={port}", "--log-level=SEVERE"], stdout=subprocess.DEVNULL
         )
         self.url = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 30
@@ -43,7 +43,7 @@ class Browser:
                 raise RuntimeError("the browser's driver did not start")
             time.sleep(0.1)
         options = {
-            "binary": binary,
+            "binary": BINARY,
             "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
         }
         wanted = {
@@ -101,7 +101,11 @@ class Browser:
 
 class ChatPageTest(unittest.TestCase):
     server = None
-    browser = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
 
     def setUp(self):
         self.browser.post("/window/rect", width=1000, height=800)
@@ -249,25 +253,8 @@ class ChatPageTest(unittest.TestCase):
                     file.write(base64.b64decode(shot))
 
 
-def main():
-    if len(sys.argv) < 3:
-        print(__doc__)
-        return 2
-    driver, binary = shutil.which("chromedriver"), shutil.which("chromium")
-    if not driver or not binary:
-        print("skipped: chromium and chromedriver are not installed")
-        return SKIPPED
-    ChatPageTest.server = Server(*sys.argv[1:3], sys.argv[3] if len(sys.argv) > 3 else None)
-    try:
-        ChatPageTest.browser = Browser(driver, binary)
-        try:
-            program = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2)
-        finally:
-            ChatPageTest.browser.close()
-        return 0 if program.result.wasSuccessful() else 1
-    finally:
-        ChatPageTest.server.process.kill()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    if not DRIVER or not BINARY:
+        print("skipped: chromium and chromedriver are not installed")
+        sys.exit(SKIPPED)
+    sys.exit(run_tests(ChatPageTest, __doc__))

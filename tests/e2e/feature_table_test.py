@@ -10,7 +10,7 @@ import json
 import sys
 import unittest
 
-from server_process import SKIPPED, Server, run_tests
+from server_process import SKIPPED, run_tests
 
 try:
     import openai
@@ -306,13 +306,5 @@ class FeatureTableTest(unittest.TestCase):
         self.assertNotIn("prompt_logprobs", chat["choices"][0])
 
 
-def main():
-    if len(sys.argv) < 4:
-        print(__doc__)
-        return 2
-    FeatureTableTest.server = Server(*sys.argv[1:4])
-    return run_tests(FeatureTableTest)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(FeatureTableTest, __doc__))

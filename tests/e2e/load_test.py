@@ -14,7 +14,7 @@ import sys
 import time
 import unittest
 
-from server_process import Server, run_tests
+from server_process import run_tests
 
 FULL = os.environ.get("TANDEM_LOAD") == "full"
 IDLE = 1000 if FULL else 100
@@ -238,17 +238,5 @@ class LoadTest(unittest.TestCase):
         self.assertEqual(self.server.process.wait(timeout=60), 0)
 
 
-def main():
-    if len(sys.argv) < 3:
-        print(__doc__)
-        return 2
-    LoadTest.server = Server(
-        *sys.argv[1:3],
-        sys.argv[3] if len(sys.argv) > 3 else None,
-        ["--max-queue", str(QUEUE), "--kv-memory", "256MiB"],
-    )
-    return run_tests(LoadTest)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(LoadTest, __doc__, ["--max-queue", str(QUEUE), "--kv-memory", "256MiB"]))

@@ -15,7 +15,7 @@ import threading
 import time
 import unittest
 
-from server_process import Server, run_tests
+from server_process import run_tests
 
 FULL = os.environ.get("TANDEM_LOAD") == "full"
 CALLS = 400 if FULL else 80
@@ -266,15 +266,5 @@ class MixedCallsTest(unittest.TestCase):
         self.assertEqual(self.server.metric("tandem:requests_failed_total"), 0)
 
 
-def main():
-    if len(sys.argv) < 3:
-        print(__doc__)
-        return 2
-    draft = sys.argv[3] if len(sys.argv) > 3 else None
-    options = ("--kv-memory", "4MiB", "--max-sequences", "12")
-    MixedCallsTest.server = Server(sys.argv[1], sys.argv[2], draft, options)
-    return run_tests(MixedCallsTest)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(MixedCallsTest, __doc__, ["--kv-memory", "4MiB", "--max-sequences", "12"]))

@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from server_process import SKIPPED, Server, run_tests
+from server_process import SKIPPED, run_tests
 
 try:
     import openai
@@ -510,13 +510,5 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(self.server.process.wait(timeout=60), 0)
 
 
-def main():
-    if len(sys.argv) < 3:
-        print(__doc__)
-        return 2
-    OpenAiClientTest.server = Server(*sys.argv[1:3], sys.argv[3] if len(sys.argv) > 3 else None)
-    return run_tests(OpenAiClientTest)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(OpenAiClientTest, __doc__))

@@ -60,8 +60,13 @@ class Server:
         return json.load(urllib.request.urlopen(request, timeout=60))
 
 
-def run_tests(case):
-    """Runs the program's tests, then ends the server, which `case` has. Returns the exit code."""
+def run_tests(case, usage, options=()):
+    """Runs the program TEST TANDEM MODEL [DRAFT]: starts the server, as case.server, runs the tests
+    and ends it. Returns the exit code."""
+    if len(sys.argv) < 3:
+        print(usage)
+        return 2
+    case.server = Server(*sys.argv[1:3], sys.argv[3] if len(sys.argv) > 3 else None, options)
     try:
         program = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2)
         return 0 if program.result.wasSuccessful() else 1
