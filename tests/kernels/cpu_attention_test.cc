@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "tandem/core/cpu_features.h"
+#include "bits.h"
+#include "present_kernels.h"
 #include "tandem/core/half.h"
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/kv_int8.h"
@@ -20,7 +20,8 @@
 namespace tandem::kernels::cpu {
 namespace {
 
-using core::IsaLevel;
+using test::bits;
+using test::present_kernels;
 
 struct Case {
   int heads;
@@ -197,21 +198,6 @@ class Sequence {
   std::vector<PageId> table_;
   std::vector<float> queries_;
 };
-
-std::vector<const RowKernels*> present_kernels() {
-  std::vector<const RowKernels*> list;
-  for (const IsaLevel level :
-       {IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kNeon}) {
-    if (core::has_isa(level)) list.push_back(row_kernels(core::isa_name(level)));
-  }
-  return list;
-}
-
-std::vector<std::uint32_t> bits(const std::vector<float>& values) {
-  std::vector<std::uint32_t> out;
-  for (const float v : values) out.push_back(std::bit_cast<std::uint32_t>(v));
-  return out;
-}
 
 std::vector<Case> cases() {
   std::vector<Case> cases = {

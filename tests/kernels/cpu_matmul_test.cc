@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/core/cpu_features.h"
+#include "bits.h"
 #include "tandem/core/dtype.h"
 #include "tandem/core/half.h"
 #include "tandem/core/thread_team.h"
@@ -23,6 +22,7 @@ namespace tandem::kernels::cpu {
 namespace {
 
 using core::DType;
+using test::expect_same_bits;
 
 constexpr std::array kTypes = {
     DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0,
@@ -181,15 +181,6 @@ std::vector<float> multiply(const MatmulKernels& kernels, const PackedMatrix& w,
 
 const MatmulKernels& kernels_of(std::string_view isa) {
   return *matmul_kernels(isa).value();
-}
-
-void expect_same_bits(const std::vector<float>& got, const std::vector<float>& want,
-                      const std::string& what) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(want[i]))
-        << what << " at " << i << ": " << got[i] << " != " << want[i];
-  }
 }
 
 class MatmulTest : public testing::TestWithParam<DType> {

@@ -6,34 +6,26 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "tandem/core/cpu_features.h"
+#include "bits.h"
+#include "present_kernels.h"
 #include "tandem/core/half.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 
 namespace tandem::kernels::cpu {
 namespace {
 
-using core::IsaLevel;
+using test::bits;
+using test::present_kernels;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kEps = 1e-6F;
-
-std::vector<const RowKernels*> present_kernels() {
-  std::vector<const RowKernels*> list;
-  for (const IsaLevel level :
-       {IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kNeon}) {
-    if (core::has_isa(level)) list.push_back(row_kernels(core::isa_name(level)));
-  }
-  return list;
-}
 
 std::vector<float> random_values(std::size_t size, unsigned seed, float scale = 1.0F) {
   std::mt19937 random(seed);
@@ -41,12 +33,6 @@ std::vector<float> random_values(std::size_t size, unsigned seed, float scale = 
   std::vector<float> values(size);
   for (float& v : values) v = normal(random);
   return values;
-}
-
-std::vector<std::uint32_t> bits(const std::vector<float>& values) {
-  std::vector<std::uint32_t> out;
-  for (const float v : values) out.push_back(std::bit_cast<std::uint32_t>(v));
-  return out;
 }
 
 /// Error in units of the last place of the exact value.

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "../formats/tensor_values.h"
+#include "bits.h"
 #include "scaled_weights.h"
 #include "tandem/core/thread_team.h"
 #include "tandem/formats/dequantize.h"
@@ -76,15 +76,6 @@ std::vector<float> random_rows(int rows, int cols, std::uint32_t seed) {
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
   for (float& v : x) v = normal(random);
   return x;
-}
-
-void expect_same_bits(const std::vector<float>& got, const std::vector<float>& want,
-                      const std::string& what) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(want[i]))
-        << what << " at " << i << ": " << got[i] << " != " << want[i];
-  }
 }
 
 double relative_error(const std::vector<float>& got, const std::vector<float>& want) {

@@ -33,10 +33,7 @@ struct Refusal {
 /// Loads a directory as serving would: model, tokenizer and, where there is one, template.
 core::Status load(const std::string& path) {
   TANDEM_ASSIGN(const auto files, model::ModelFiles::open(path));
-  model::LoadOptions options;
-  options.target_path = path;
-  options.kv_memory_bytes = 16 << 20;
-  TANDEM_TRY(model::Model::load(options, testing::make_backend("reference")).status());
+  TANDEM_TRY(testing::load_files(path).status());
   TANDEM_ASSIGN(tokenizer::VocabData vocab, files->vocab());
   TANDEM_TRY(tokenizer::Tokenizer::create(std::move(vocab)).status());
   const core::Status chat_template = files->chat_template().status();

@@ -21,28 +21,13 @@ namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::load_files;
 using testing::read_image;
 using testing::replace_in;
 using testing::SafetensorsImage;
+using testing::score;
 using testing::TemporaryDirectory;
 using testing::tiny_directory;
-
-core::Result<std::unique_ptr<model::Model>> load_files(const std::string& target,
-                                                       const std::string& draft = "") {
-  model::LoadOptions options;
-  options.target_path = target;
-  options.draft_path = draft;
-  options.kv_memory_bytes = 16 << 20;
-  return model::Model::load(options, testing::make_backend("reference"));
-}
-
-std::vector<float> score(const std::string& path) {
-  auto model = load_files(path);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  if (!model.ok()) return {};
-  const std::vector<TokenId> text = {2, 9, 33, 60, 7, 7, 21, 5, 44, 13, 50, 3};
-  return (*model)->score(text, 5, 0).value();
-}
 
 /// A copy of a tiny checkpoint with other tensors.
 void write_copy(const TemporaryDirectory& directory, const std::string& source,

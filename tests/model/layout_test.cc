@@ -19,23 +19,10 @@ namespace tandem {
 namespace {
 
 using testing::GgufContents;
-
-core::Result<std::unique_ptr<model::Model>> load_files(const std::string& target,
-                                                       const std::string& draft = "",
-                                                       model::LoadOptions options = {}) {
-  options.target_path = target;
-  options.draft_path = draft;
-  options.kv_memory_bytes = 16 << 20;
-  return model::Model::load(options, testing::make_backend("reference"));
-}
+using testing::load_files;
 
 std::vector<float> score(const GgufContents& contents) {
-  const testing::TemporaryFile file(contents);
-  auto model = load_files(file.path());
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  if (!model.ok()) return {};
-  const std::vector<TokenId> text = {2, 9, 33, 60, 7, 7, 21, 5, 44, 13, 50, 3};
-  return (*model)->score(text, 5, 0).value();
+  return testing::score(testing::TemporaryFile(contents).path());
 }
 
 std::vector<float> values(const GgufContents& contents, const std::string& name) {

@@ -133,6 +133,23 @@ std::unique_ptr<model::Model> load(const std::string& target, const std::string&
   return nullptr;
 }
 
+core::Result<std::unique_ptr<model::Model>> load_files(const std::string& target,
+                                                       const std::string& draft,
+                                                       model::LoadOptions options) {
+  options.target_path = target;
+  options.draft_path = draft;
+  options.kv_memory_bytes = 16 << 20;
+  return model::Model::load(options, make_backend("reference"));
+}
+
+std::vector<float> score(const std::string& target) {
+  const auto model = load_files(target);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  if (!model.ok()) return {};
+  const std::vector<TokenId> text = {2, 9, 33, 60, 7, 7, 21, 5, 44, 13, 50, 3};
+  return (*model)->score(text, 5, 0).value();
+}
+
 Weights weights_of(const std::string& model_path) {
   const auto files = model::ModelFiles::open(model_path);
   EXPECT_TRUE(files.ok()) << files.status().message();

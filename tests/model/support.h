@@ -66,6 +66,14 @@ std::unique_ptr<model::Model> load(const std::string& target, const std::string&
                                    std::unique_ptr<kernels::Backend> backend,
                                    model::LoadOptions options = {});
 
+/// The same on the reference backend with little KV memory, as Model::load() answers.
+core::Result<std::unique_ptr<model::Model>> load_files(const std::string& target,
+                                                       const std::string& draft = "",
+                                                       model::LoadOptions options = {});
+
+/// Logits [12, V] of a fixed text by load_files(); empty, and a failure, if that does not load.
+std::vector<float> score(const std::string& target);
+
 /// How a model's linears are stored, which decides how their inputs are rounded.
 enum class Weights {
   kPlain,      ///< not rounded
