@@ -44,6 +44,9 @@ __device__ inline void send(std::uint32_t to, std::uint32_t barrier, float a, fl
       "r"(barrier)
       : "memory");
 }
+__device__ inline void send(std::uint32_t to, std::uint32_t barrier, uint2 v) {
+  send(to, barrier, __uint_as_float(v.x), __uint_as_float(v.y));
+}
 /// Counts at a barrier of another block. It says nothing of other stores.
 __device__ inline void arrive_at(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");

@@ -22,15 +22,23 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kRows = 8;
 constexpr int kMostRows =
-    48;  // from here on separate kernels, which use more of the device, are faster
+    96;  // beyond, separate kernels, which use more of the device, are as fast
+// So many clusters of 10 blocks find SMs of their own, and must: two that share some wait for each
+// other in every exchange.
+constexpr int kClustersAlone = 6;
 constexpr int kMostRanks = 16;
+constexpr int kExchanges = 3;           // of sums over whole rows
 constexpr int kSlice = kBrickCols;      // columns of a block, and the most that P may be
 constexpr int kSumStride = kSlice + 4;  // against bank conflicts
+constexpr int kMostFinished = 15 * 24;  // outputs of the gate, in whole octets of every rank
+constexpr int kHalfSteps = kBrickCols / 16 / 2;
 
 struct PleArguments {
   PleBlock block;
   float* x;
   int rows, cols;
+  int gate_octets;     // of the gate's outputs, that a block finishes
+  int inverse_octets;  // 2^16 / gate_octets, rounded up
   float eps;
   const float* norm;
   HalfRows out;
@@ -42,74 +50,62 @@ struct Shared {
   std::uint8_t input[kRows * kSlice * 2];  // B operands: this block's columns of x,
   std::uint8_t gated[kRows * kSlice * 2];  // and all gated values
   float sums[kRows][kSumStride];
-  float parts[kRows * (kSlice + 2 * kMostRanks)];  // of this block's gate outputs, from all blocks
-  SumAndLargest inbox[4][kRows][2 * kMostRanks];   // two warps' sums of each block
+  float parts[kMostFinished * kRows];  // of gate outputs: [rank][of this block][row]
+  SumAndLargest inbox[kExchanges][kRows][2 * kMostRanks];  // two warps' sums of each block
+  float post_norm[kSlice], norm[kSlice];
   float input_scale[kRows];
-  std::uint64_t gate_arrived, projection_arrived;      // weights
-  std::uint64_t sums_sent[4], parts_sent, gated_sent;  // messages of the cluster
+  std::uint64_t gate_arrived, projection_arrived;                      // weights
+  std::uint64_t sums_sent[kExchanges][kRows], parts_sent, gated_sent;  // messages of the cluster
 };
 constexpr int kSharedBytes = (sizeof(Shared) + 127) / 128 * 128;
 
-/// Outputs of the gate that a block finishes: an even number, so that they travel in pairs.
-__device__ int gate_share() {
-  return (kSlice / 2 + gridDim.x - 1) / gridDim.x * 2;
-}
+/// This thread's four columns of a row: two warps a row.
+struct Place {
+  int first_row, rows;  // of the cluster
+  int r, k, row, col;   // within the block, and in x
+  bool is_row, is_inside;
+  __device__ explicit Place(const PleArguments& a)
+      : first_row(blockIdx.y * kRows),
+        rows(min(kRows, a.rows - first_row)),
+        r(threadIdx.x / 64),
+        k(4 * (threadIdx.x % 64)),
+        row(first_row + r),
+        col(kSlice * blockIdx.x + k),
+        is_row(r < rows),
+        is_inside(is_row && col < a.cols) {}
+};
 
-/// Says how many bytes each barrier stands for. One thread, before the cluster's only barrier.
-__device__ void expect_messages(Shared& s) {
-  const int ranks = gridDim.x, share = gate_share();
+/// Says how many bytes each barrier stands for. One warp, before the cluster's only barrier.
+__device__ void expect_messages(Shared& s, int share, int rows) {
+  const int ranks = gridDim.x, lane = threadIdx.x % 32;
   const int mine = max(0, min(share, kSlice - static_cast<int>(blockIdx.x) * share));
   const auto expect = [](std::uint64_t* barrier, int bytes) {
     mbarrier_init(barrier, 1);
     fence_barrier_init();
     mbarrier_expect(barrier, bytes);
   };
-  for (std::uint64_t& barrier : s.sums_sent) {
-    expect(&barrier, kRows * 2 * ranks * static_cast<int>(sizeof(SumAndLargest)));
+  if (lane < kExchanges * kRows) {
+    expect(&s.sums_sent[lane / kRows][lane % kRows],
+           2 * ranks * static_cast<int>(sizeof(SumAndLargest)));
+  } else if (lane == kExchanges * kRows) {
+    expect(&s.parts_sent, ranks * mine * ((rows + 1) / 2) * static_cast<int>(sizeof(float2)));
+    expect(&s.gated_sent, rows * kSlice * static_cast<int>(sizeof(half)));
   }
-  expect(&s.parts_sent, ranks * kRows * mine * static_cast<int>(sizeof(float)));
-  expect(&s.gated_sent, static_cast<int>(sizeof(s.gated)));
 }
 
-/// Over whole rows, of which each block has its share: two warps a row. Not inlined four times:
-/// kernels of microseconds pay for the code that they fetch.
-__device__ __noinline__ SumAndLargest exchange(SumAndLargest v, Shared& s, int which) {
-  const int ranks = gridDim.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  SumAndLargest* row = s.inbox[which][warp / 2];
-  const SumAndLargest mine = over_warp(v);
-  if (lane < ranks) {
-    send(remote_address(&row[2 * blockIdx.x + warp % 2], lane),
-         remote_address(&s.sums_sent[which], lane), mine.sum, mine.largest);
-  }
-  wait_for_messages(&s.sums_sent[which]);
-  return over_warp(lane < 2 * ranks ? row[lane] : SumAndLargest{});
-}
-
-/// sums[row][output] = 16 outputs a warp of the four bricks at `bricks` times the rows of `b`.
-__device__ void multiply_slice(BrickKind kind, const std::uint8_t* bricks, const std::uint8_t* b,
-                               float (*sums)[kSumStride]) {
+/// Sums over whole rows, of which each block has its share: two warps a row.
+__device__ void send_sums(SumAndLargest v, Shared& s, const Place& at, int which) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const std::uint8_t* brick = bricks + warp / 4 * brick_bytes(kind);
-  float acc[1][4] = {};
-  switch (kind) {
-    case BrickKind::kQ4K:
-      MmaSync::multiply<BrickKind::kQ4K, 1>(brick, b, warp % 4, lane, acc);
-      break;
-    case BrickKind::kQ6K:
-      MmaSync::multiply<BrickKind::kQ6K, 1>(brick, b, warp % 4, lane, acc);
-      break;
-    case BrickKind::kQ8:
-      MmaSync::multiply<BrickKind::kQ8, 1>(brick, b, warp % 4, lane, acc);
-      break;
-    default:
-      break;  // refused by ple_block_rows()
-  }
-  const int n = 16 * warp + lane / 4, row = 2 * (lane % 4);
-  const float unit = brick_unit(kind);
-  sums[row][n] = acc[0][0] * unit;
-  sums[row + 1][n] = acc[0][1] * unit;
-  sums[row][n + 8] = acc[0][2] * unit;
-  sums[row + 1][n + 8] = acc[0][3] * unit;
+  const SumAndLargest mine = over_warp(v);
+  if (!at.is_row || lane >= gridDim.x) return;
+  send(remote_address(&s.inbox[which][at.r][2 * blockIdx.x + warp % 2], lane),
+       remote_address(&s.sums_sent[which][at.r], lane), mine.sum, mine.largest);
+}
+__device__ SumAndLargest receive_sums(Shared& s, const Place& at, int which) {
+  const int lane = threadIdx.x % 32;
+  if (!at.is_row) return {};
+  wait_for_messages(&s.sums_sent[which][at.r]);
+  return over_warp(lane < 2 * gridDim.x ? s.inbox[which][at.r][lane] : SumAndLargest{});
 }
 
 /// Index of (row, k) in a B operand of 8 rows x 256 K.
@@ -117,12 +113,82 @@ __device__ int operand_index(int row, int k) {
   return k / 8 * 64 + row * 8 + k % 8;
 }
 
-/// Starts both matrices' way into shared memory.
-__device__ void load_weights(const PleBlock& b, std::uint8_t* gate, std::uint8_t* projection,
+/// 16 outputs a warp of four bricks times eight rows, in the order and with the bits of
+/// MmaSync::multiply(). Half of the weights becomes fp16 while the rows are still on their way.
+class SliceProduct {
+ public:
+  /// Warps beyond `tiles` tiles have no outputs: their sums are 0.
+  __device__ SliceProduct(BrickKind kind, const std::uint8_t* bricks, int tiles)
+      : kind_(kind),
+        brick_(bricks + threadIdx.x / 128 * brick_bytes(kind)),
+        has_outputs_(static_cast<int>(threadIdx.x / 256) < tiles) {}
+
+  __device__ void begin(std::uint64_t* arrived) {
+    mbarrier_wait(arrived, 0);
+    if (has_outputs_) expand<false>(nullptr);
+  }
+  /// sums(): of outputs n and, the last two, n + 8; of two rows each (mma.sync's C fragment).
+  __device__ void finish(const std::uint8_t* rows) {
+    if (!has_outputs_) return;
+    const uint4* x = reinterpret_cast<const uint4*>(rows) + threadIdx.x % 32;
+    expand<true>(x);
+#pragma unroll
+    for (int step = 0; step < kHalfSteps; step += 2) multiply(x, kHalfSteps + step);
+    for (float& sum : sums_) sum *= brick_unit(kind_);
+  }
+  __device__ const float (&sums() const)[4] {
+    return sums_;
+  }
+
+ private:
+  template <bool kIsSecond>
+  __device__ void expand(const uint4* x) {
+    switch (kind_) {
+      case BrickKind::kQ4K:
+        return expand_as<BrickKind::kQ4K, kIsSecond>(x);
+      case BrickKind::kQ6K:
+        return expand_as<BrickKind::kQ6K, kIsSecond>(x);
+      case BrickKind::kQ8:
+        return expand_as<BrickKind::kQ8, kIsSecond>(x);
+      default:
+        return;  // refused by ple_block_rows()
+    }
+  }
+  /// The second half takes the place of the first, step by step as that is multiplied.
+  template <BrickKind kKind, bool kIsSecond>
+  __device__ void expand_as(const uint4* x) {
+    BrickReader<kKind> reader;
+    reader.begin(brick_, threadIdx.x / 32 % 4, threadIdx.x % 32);
+    if (kIsSecond) reader.fetch(kBrickChunks / 2);
+#pragma unroll
+    for (int step = 0; step < kHalfSteps; step += 2) {
+      if (step % 4 == 0) reader.load((kIsSecond ? kBrickChunks / 2 : 0) + step / 4);
+      if (kIsSecond) multiply(x, step);
+      reader.fragment(step % 4, fragments_[step]);
+      reader.fragment(step % 4 + 1, fragments_[step + 1]);
+    }
+  }
+  __device__ void multiply(const uint4* x, int step) {
+    const uint4 b = load_fragments(x + step / 2 * 32);
+    mma_m16n8k16(sums_, fragments_[step % kHalfSteps], b.x, b.y);
+    mma_m16n8k16(sums_, fragments_[step % kHalfSteps + 1], b.z, b.w);
+  }
+
+  BrickKind kind_;
+  const std::uint8_t* brick_;
+  bool has_outputs_;
+  std::uint32_t fragments_[kHalfSteps][4];  // half of a brick's columns
+  float sums_[4] = {};
+};
+
+/// Starts the way of both matrices and of two norms into shared memory.
+__device__ void load_weights(const PleArguments& a, std::uint8_t* gate, std::uint8_t* projection,
                              Shared& s) {
+  const PleBlock& b = a.block;
   const int rank = blockIdx.x;
   const int unit = 2 * brick_bytes(b.gate.kind), last = 2 * brick_bytes(b.projection.kind);
   const int tiles = b.gate.tiles(), outputs = min(2, b.projection.tiles() - 2 * rank);
+  const int norm_bytes = min(kSlice, a.cols - kSlice * rank) * static_cast<int>(sizeof(float));
   mbarrier_init(&s.gate_arrived, 1);
   mbarrier_init(&s.projection_arrived, 1);
   fence_barrier_init();
@@ -131,28 +197,17 @@ __device__ void load_weights(const PleBlock& b, std::uint8_t* gate, std::uint8_t
     const std::size_t at = static_cast<std::size_t>(t) * b.gate.superblocks() + rank;
     bulk_copy(gate + t * unit, b.gate.bricks + at * unit, unit, &s.gate_arrived);
   }
-  mbarrier_expect(&s.projection_arrived, outputs * last);
+  mbarrier_expect(&s.projection_arrived, outputs * last + (a.norm ? 2 : 1) * norm_bytes);
   bulk_copy(projection, b.projection.bricks + static_cast<std::size_t>(2 * rank) * last,
             outputs * last, &s.projection_arrived);
+  bulk_copy(s.post_norm, b.post_norm + kSlice * rank, norm_bytes, &s.projection_arrived);
+  if (a.norm) bulk_copy(s.norm, a.norm + kSlice * rank, norm_bytes, &s.projection_arrived);
 }
 
-/// This thread's four columns of a row: two warps a row.
-struct Place {
-  int r, k, row, col;  // within the block, and in x
-  bool is_inside;
-  __device__ explicit Place(const PleArguments& a)
-      : r(threadIdx.x / 64),
-        k(4 * (threadIdx.x % 64)),
-        row(blockIdx.y * kRows + r),
-        col(kSlice * blockIdx.x + k),
-        is_inside(col < a.cols && row < a.rows) {}
-};
-
 /// x as the gate's operand, with the power-of-two scale that residual_norm() gives its row.
-__device__ void store_operand(const PleArguments& a, Shared& s, const Place& at, float4 x) {
-  const SumAndLargest all = exchange({sum_of_squares(x), largest_of(x)}, s, 3);
-  if (at.is_inside && !(all.sum <= 3.0e38f)) a.broken[at.row] = 1;
-  const float scale = row_scale(all.largest);
+__device__ void store_operand(const PleArguments& a, Shared& s, const Place& at, float4 x,
+                              float scale) {
+  if (at.is_inside && !(sum_of_squares(x) <= 3.0e38f)) a.broken[at.row] = 1;
   const float4 scaled = x * inverse_power(scale);
   half2* to =
       reinterpret_cast<half2*>(reinterpret_cast<half*>(s.input) + operand_index(at.r, at.k));
@@ -162,84 +217,74 @@ __device__ void store_operand(const PleArguments& a, Shared& s, const Place& at,
   __syncthreads();
 }
 
-/// Hands every block its share of this block's gate sums, a pair of columns a message.
-__device__ void send_parts(const PleArguments& a, Shared& s, const Place& at) {
-  const int share = gate_share();
-  float4 v = {};
-  if (at.k < a.block.gate.tiles() * kTileRows) {
-    v = load4(&s.sums[at.r][at.k]);
-  }
+/// Hands every block the sums of its share of the gate's outputs, two rows a message. An octet of
+/// outputs is of one block.
+__device__ void send_parts(const PleArguments& a, Shared& s, const Place& at,
+                           const float (&sums)[4]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 2 * (lane % 4);
+  if (row >= at.rows) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int n = at.k + 2 * i, rank = n / share;
-    const float* to = &s.parts[(blockIdx.x * kRows + at.r) * share + n % share];
-    send(remote_address(to, rank), remote_address(&s.parts_sent, rank), i ? v.z : v.x,
-         i ? v.w : v.y);
+    const int octet = 2 * warp + i, rank = octet * a.inverse_octets >> 16;
+    const int n = 8 * ((blockIdx.x - rank) * a.gate_octets + octet) + lane / 4;
+    send(remote_address(&s.parts[n * kRows + row], rank), remote_address(&s.parts_sent, rank),
+         sums[2 * i], sums[2 * i + 1]);
   }
+}
+
+/// The input from the per-layer embeddings for value i of the block's share, [output][row].
+__device__ float ple_input(const PleArguments& a, const Place& at, int i) {
+  const int share = 8 * a.gate_octets, n = static_cast<int>(blockIdx.x) * share + i / kRows;
+  if (i >= share * kRows || n >= a.block.gate.rows || i % kRows >= at.rows) return 0.0f;
+  return a.block.ple[static_cast<std::size_t>(at.first_row + i % kRows) * a.block.ple_stride + n];
 }
 
 /// Adds the parts of this block's gate outputs in ascending K and hands every block the gated
-/// values. Stored / 64, saturating, as geglu() does.
-__device__ void send_gated(const PleArguments& a, Shared& s) {
-  const int ranks = gridDim.x, share = gate_share();
-  for (int i = threadIdx.x; i < kRows * share / 2; i += kThreads) {
-    const int r = i / (share / 2), pair = i % (share / 2) * 2, n = blockIdx.x * share + pair;
-    const int row = blockIdx.y * kRows + r;
-    if (n >= kSlice) continue;
-    const float* inputs = a.block.ple + static_cast<std::size_t>(row) * a.block.ple_stride + n;
-    float input[2] = {}, gate[2] = {};
-    for (int j = 0; j < 2; ++j) {
-      if (row < a.rows && n + j < a.block.gate.rows) input[j] = inputs[j];
-    }
+/// values, four of a row a message. Stored / 64, saturating, as geglu() does. `input`: of value
+/// threadIdx.x.
+__device__ void send_gated(const PleArguments& a, Shared& s, const Place& at, float input) {
+  const int ranks = gridDim.x, share = 8 * a.gate_octets, quarter = threadIdx.x / 8 % 4;
+  const int r = threadIdx.x % kRows;
+  for (int i = threadIdx.x; i < share * kRows; i += kThreads) {
+    const int n = static_cast<int>(blockIdx.x) * share + i / kRows;
+    if (n >= kSlice) return;
+    if (i >= kThreads) input = ple_input(a, at, i);
     wait_for_messages(&s.parts_sent);
-#pragma unroll 2
-    for (int rank = 0; rank < ranks; ++rank) {
-      const float* part = &s.parts[(rank * kRows + r) * share + pair];
-      gate[0] += part[0];
-      gate[1] += part[1];
-    }
-    float value[2];
-    for (int j = 0; j < 2; ++j) {
-      value[j] = gelu_tanh(gate[j] * s.input_scale[r]) * input[j] * (1.0f / kGateScale);
-      if (!(fabsf(value[j]) <= 65504.0f)) a.broken[row] = 1;
-      value[j] = fminf(fmaxf(value[j], -65504.0f), 65504.0f);
-    }
-    const half* to = reinterpret_cast<half*>(s.gated) + operand_index(r, n);
-#pragma unroll 1
-    for (int rank = 0; rank < ranks; ++rank) {
-      send(remote_address(to, rank), remote_address(&s.gated_sent, rank),
-           __floats2half2_rn(value[0], value[1]));
+    float gate = 0;
+#pragma unroll 5
+    for (int rank = 0; rank < ranks; ++rank) gate += s.parts[rank * share * kRows + i];
+    float value = gelu_tanh(gate * s.input_scale[r]) * input * (1.0f / kGateScale);
+    if (r < at.rows && !(fabsf(value) <= 65504.0f)) a.broken[at.first_row + r] = 1;
+    value = fminf(fmaxf(value, -65504.0f), 65504.0f);
+    const float other = __shfl_xor_sync(0xffffffffu, value, 8);
+    const std::uint32_t two =
+        as_bits(quarter & 1 ? __floats2half2_rn(other, value) : __floats2half2_rn(value, other));
+    const std::uint32_t two_more = __shfl_xor_sync(0xffffffffu, two, 16);
+    const uint2 four = quarter & 2 ? uint2{two_more, two} : uint2{two, two_more};
+    if (r >= at.rows) continue;
+    const half* to = reinterpret_cast<half*>(s.gated) + operand_index(r, n / 4 * 4);
+    for (int rank = quarter; rank < ranks; rank += 4) {
+      send(remote_address(to, rank), remote_address(&s.gated_sent, rank), four);
     }
   }
-}
-
-/// From x to the gated values in every block.
-__device__ void run_gate(const PleArguments& a, Shared& s, const Place& at,
-                         const std::uint8_t* bricks, float4 x) {
-  store_operand(a, s, at, x);
-  if (static_cast<int>(threadIdx.x / 256) < a.block.gate.tiles()) {
-    mbarrier_wait(&s.gate_arrived, 0);
-    multiply_slice(a.block.gate.kind, bricks, s.input, s.sums);
-  }
-  __syncthreads();
-  send_parts(a, s, at);
-  send_gated(a, s);
-  wait_for_messages(&s.gated_sent);
 }
 
 /// The sums of the projection at this thread's place.
-__device__ float4 run_projection(const PleArguments& a, Shared& s, const Place& at,
-                                 const std::uint8_t* bricks) {
-  if (static_cast<int>(2 * blockIdx.x + threadIdx.x / 256) < a.block.projection.tiles()) {
-    mbarrier_wait(&s.projection_arrived, 0);
-    multiply_slice(a.block.projection.kind, bricks, s.gated, s.sums);
-  }
+__device__ float4 at_place(const Place& at, Shared& s, const float (&sums)[4]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int n = 16 * warp + lane / 4, row = 2 * (lane % 4);
+  s.sums[row][n] = sums[0];
+  s.sums[row + 1][n] = sums[1];
+  s.sums[row][n + 8] = sums[2];
+  s.sums[row + 1][n + 8] = sums[3];
   __syncthreads();
-  return load4(&s.sums[at.r][at.k]) * kGateScale;
+  return at.is_inside ? load4(&s.sums[at.r][at.k]) * kGateScale : float4{};
 }
 
-/// x with what was pending, which is all that the block waits for.
-__device__ float4 begin_row(const PleArguments& a, Shared& s, const Place& at) {
+/// x with what was pending, which is all that the block waits for, as the operand of `gate`.
+/// `input`: ple_input() of this thread.
+__device__ float4 begin_row(const PleArguments& a, Shared& s, const Place& at, SliceProduct& gate,
+                            float& input) {
   const Residual& before = a.block.before;
   const bool has_delta = before.delta.data != nullptr;
   float4 old = {}, norm = {}, delta = {};
@@ -250,42 +295,61 @@ __device__ float4 begin_row(const PleArguments& a, Shared& s, const Place& at) {
     if (before.post_norm) norm = load4(before.post_norm + at.col);
     if (!before.replace) old = load4(x);  // two kernels old or older
   }
+  const float most_normed = most_after_norm(norm, a.cols);
+  if (has_delta) input = ple_input(a, at, threadIdx.x);
   cluster_begin();  // the others' shared memory is there
   wait_for_previous();
-  if (!has_delta) return at.is_inside ? load4(x) : old;
-  if (at.is_inside) delta = sum_parts(before.delta, parts, at.row, at.col % kTileRows);
-  if (before.post_norm) {
-    const SumAndLargest all = exchange({sum_of_squares(delta), 0}, s, 0);
-    delta = delta * inverse_rms(all.sum, a.cols, a.eps) * norm;
+  if (!has_delta) input = ple_input(a, at, threadIdx.x);
+  if (at.is_inside) {
+    if (has_delta) {
+      delta = sum_parts(before.delta, parts, at.row, at.col % kTileRows);
+    } else {
+      old = load4(x);
+    }
   }
-  return (before.replace ? delta : old + delta) * before.scale;
+  const float most = largest_of(old) + (before.post_norm ? most_normed : largest_of(delta));
+  send_sums({sum_of_squares(delta), most}, s, at, 0);
+  gate.begin(&s.gate_arrived);
+  const SumAndLargest all = receive_sums(s, at, 0);
+  if (before.post_norm) delta = delta * inverse_rms(all.sum, a.cols, a.eps) * norm;
+  const float4 v = (before.replace ? delta : old + delta) * before.scale;
+  store_operand(a, s, at, v, row_scale(all.largest * fabsf(before.scale)));
+  return v;
 }
 
 __global__ void __launch_bounds__(kThreads, 2) ple_block_kernel(PleArguments a) {
   extern __shared__ __align__(128) std::uint8_t smem[];
   let_next_start();
   Shared& s = *reinterpret_cast<Shared*>(smem);
-  std::uint8_t* gate = smem + kSharedBytes;
-  std::uint8_t* projection = gate + 2 * a.block.gate.tiles() * brick_bytes(a.block.gate.kind);
-  if (threadIdx.x == 0) load_weights(a.block, gate, projection, s);
-  if (threadIdx.x == 32) expect_messages(s);
+  std::uint8_t* gate_bricks = smem + kSharedBytes;
+  std::uint8_t* projection_bricks =
+      gate_bricks + 2 * a.block.gate.tiles() * brick_bytes(a.block.gate.kind);
   const Place at(a);
-  float4 x = begin_row(a, s, at);
-  run_gate(a, s, at, gate, x);
-  float4 delta = run_projection(a, s, at, projection);
-  float4 norm = {1, 1, 1, 1}, next_norm = {1, 1, 1, 1};
-  if (at.is_inside) {
-    norm = load4(a.block.post_norm + at.col);
-    if (a.norm) next_norm = load4(a.norm + at.col);
-  } else {
-    delta = {};
-  }
-  const float squares_of_delta = exchange({sum_of_squares(delta), 0}, s, 1).sum;
-  x = (x + delta * inverse_rms(squares_of_delta, a.cols, a.eps) * norm) * a.block.scale;
-  if (at.is_inside) store4(a.x + static_cast<std::size_t>(at.row) * a.cols + at.col, x);
+  if (threadIdx.x == 0) load_weights(a, gate_bricks, projection_bricks, s);
+  if (threadIdx.x / 32 == 1) expect_messages(s, 8 * a.gate_octets, at.rows);
+  SliceProduct gate(a.block.gate.kind, gate_bricks, a.block.gate.tiles());
+  SliceProduct projection(a.block.projection.kind, projection_bricks,
+                          a.block.projection.tiles() - 2 * static_cast<int>(blockIdx.x));
+  float input = 0.0f;
+  float4 x = begin_row(a, s, at, gate, input);
+  gate.finish(s.input);
+  send_parts(a, s, at, gate.sums());
+  send_gated(a, s, at, input);
+  projection.begin(&s.projection_arrived);
+  wait_for_messages(&s.gated_sent);
+  projection.finish(s.gated);
+  const float4 delta = at_place(at, s, projection.sums());
+  send_sums({sum_of_squares(delta), 0}, s, at, 1);
+  const float squares_of_delta = receive_sums(s, at, 1).sum;
+  x = (x + delta * inverse_rms(squares_of_delta, a.cols, a.eps) * load4(s.post_norm + at.k)) *
+      a.block.scale;
+  if (!at.is_inside) x = {};  // beyond the last column the norms are whatever was there
   const float squares = sum_of_squares(x);
-  x = x * next_norm;
-  const SumAndLargest all = exchange({squares, largest_of(x)}, s, 2);
+  const float4 old = x;
+  if (a.norm && at.is_inside) x = x * load4(s.norm + at.k);
+  send_sums({squares, largest_of(x)}, s, at, 2);
+  if (at.is_inside) store4(a.x + static_cast<std::size_t>(at.row) * a.cols + at.col, old);
+  const SumAndLargest all = receive_sums(s, at, 2);
   if (!at.is_inside) return;
   if (!(all.sum <= 3.0e38f)) a.broken[at.row] = 1;
   const float inverse = a.norm ? inverse_rms(all.sum, a.cols, a.eps) : 1.0f;
@@ -308,13 +372,18 @@ int shared_bytes(const MatrixView& gate, const MatrixView& projection) {
          4 * brick_bytes(projection.kind);
 }
 
-/// A launch of a cluster for each kRows rows; `attributes` must live until it is made.
-cudaLaunchConfig_t configuration(const MatrixView& gate, const MatrixView& projection, int rows,
+/// A launch of some clusters; `attributes` must live until it is made.
+cudaLaunchConfig_t configuration(const MatrixView& gate, const MatrixView& projection, int clusters,
                                  cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
-  const dim3 grid(static_cast<unsigned>(gate.superblocks()),
-                  static_cast<unsigned>((rows + kRows - 1) / kRows));
-  return cluster_launch(gate.superblocks(), grid, kThreads,
-                        static_cast<std::size_t>(shared_bytes(gate, projection)), stream,
+  const dim3 grid(static_cast<unsigned>(gate.superblocks()), static_cast<unsigned>(clusters));
+  int bytes = shared_bytes(gate, projection);
+  if (clusters <= kClustersAlone) {
+    int device = 0, all = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    bytes = std::max(bytes, all / 2);  // with what the system takes, more than half
+  }
+  return cluster_launch(gate.superblocks(), grid, kThreads, static_cast<std::size_t>(bytes), stream,
                         attributes);
 }
 
@@ -329,7 +398,8 @@ int ple_block_rows(const MatrixView& gate, const MatrixView& projection) {
     return 0;
   }
   cudaLaunchAttribute attributes[2] = {};
-  const cudaLaunchConfig_t config = configuration(gate, projection, 1, nullptr, attributes);
+  const cudaLaunchConfig_t config =
+      configuration(gate, projection, kClustersAlone + 1, nullptr, attributes);
   const bool is_placed =
       cudaFuncSetAttribute(ple_block_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most) ==
           cudaSuccess &&
@@ -343,9 +413,12 @@ int ple_block_rows(const MatrixView& gate, const MatrixView& projection) {
 void ple_block(const PleBlock& b, float* x, int rows, int cols, float eps, const float* norm,
                const HalfRows& out, float* plain, std::int32_t* broken, cudaStream_t stream) {
   cudaLaunchAttribute attributes[2] = {};
-  const cudaLaunchConfig_t config = configuration(b.gate, b.projection, rows, stream, attributes);
+  const int ranks = b.gate.superblocks(), octets = (kSlice / 8 + ranks - 1) / ranks;
+  const cudaLaunchConfig_t config =
+      configuration(b.gate, b.projection, (rows + kRows - 1) / kRows, stream, attributes);
   cudaLaunchKernelEx(&config, ple_block_kernel,
-                     PleArguments{b, x, rows, cols, eps, norm, out, plain, broken});
+                     PleArguments{b, x, rows, cols, octets, ((1 << 16) + octets - 1) / octets, eps,
+                                  norm, out, plain, broken});
 }
 
 }  // namespace tandem::kernels::cuda

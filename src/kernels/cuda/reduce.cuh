@@ -41,12 +41,11 @@ __device__ inline float warp_sum(float value) {
 struct SumAndLargest {
   float sum, largest;
 };
-/// Over the warp, the sums in one fixed order; the values behind `largest` are not negative.
+/// Over the warp, the sums in one fixed order; the values behind `largest` are not negative, so
+/// that their bits have their order.
 __device__ inline SumAndLargest over_warp(SumAndLargest v) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    v.sum += __shfl_xor_sync(0xffffffffu, v.sum, offset);
-    v.largest = fmaxf(v.largest, __shfl_xor_sync(0xffffffffu, v.largest, offset));
-  }
+  v.sum = warp_sum(v.sum);
+  v.largest = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(v.largest)));
   return v;
 }
 

@@ -32,6 +32,12 @@ __device__ inline float largest_of(float4 v) {
   return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 }
 
+/// No smaller than any magnitude in four columns of rms(a row) * norm, whatever the row of `cols`
+/// columns: none of its values is larger than sqrt(cols) times the root mean square.
+__device__ inline float most_after_norm(float4 norm, int cols) {
+  return sqrtf(static_cast<float>(cols)) * largest_of(norm);
+}
+
 /// Four columns from `col` on, a multiple of 4.
 __device__ inline void store_half4(const HalfRows& out, int row, int col, float4 v) {
   half2* at = reinterpret_cast<half2*>(out.data + activation_index(row, col, out.row_tiles));

@@ -39,10 +39,15 @@ __device__ SumAndLargest row_sum(const SumAndLargest (&v)[kQuads], SumAndLargest
   return over_warp(all);
 }
 
+/// What a row's scale comes from: its largest value, or that rounded up to one of e4m3's, or, of
+/// rows without a norm, a bound that is known as early as the sum of squares is (ple_block.cu
+/// scales alike).
+enum class ScaleOf { kLargest, kE4m3, kBound };
+
 // A block a row, kQuads times four columns a thread. Short code: a kernel of microseconds pays for
 // every line of instructions that it fetches. x was written two kernels ago or earlier where
 // something is pending, so that only the sums are waited for.
-template <int kQuads, bool kE4m3>
+template <int kQuads, ScaleOf kScaleOf>
 __global__ void __launch_bounds__(most_row_threads(kQuads))
     residual_norm_kernel(Residual residual, float* x, int cols, float eps, const float* norm,
                          HalfRows out, float* plain, std::int32_t* broken) {
@@ -50,8 +55,10 @@ __global__ void __launch_bounds__(most_row_threads(kQuads))
   let_next_start();
   const int row = blockIdx.x;
   float* x_row = x + static_cast<std::size_t>(row) * cols;
-  const bool has_delta = residual.delta.data != nullptr;
+  constexpr bool kE4m3 = kScaleOf == ScaleOf::kE4m3, kBound = kScaleOf == ScaleOf::kBound;
+  const bool has_delta = kBound || residual.delta.data != nullptr;
   TileParts parts[kQuads] = {};
+  float most[kBound ? kQuads : 1] = {};
   float4 v[kQuads] = {}, old[kQuads] = {}, post_norm[kQuads] = {}, weight[kQuads] = {};
   const auto each = [&](auto&& body) {
 #pragma unroll
@@ -63,6 +70,7 @@ __global__ void __launch_bounds__(most_row_threads(kQuads))
   each([&](int i, int c) {
     if (has_delta) parts[i] = residual.delta.parts[residual.first_tile + c / kTileRows];
     if (residual.post_norm) post_norm[i] = load4(residual.post_norm + c);
+    if constexpr (kBound) most[i] = most_after_norm(post_norm[i], cols);
     if (norm) weight[i] = load4(norm + c);
     if (has_delta && !residual.replace) old[i] = load4(x_row + c);
   });
@@ -74,15 +82,28 @@ __global__ void __launch_bounds__(most_row_threads(kQuads))
     each([&](int i, int c) {
       v[i] = sum_parts(residual.delta, parts[i], row, c % kTileRows);
       squares[i].sum = sum_of_squares(v[i]);
+      if constexpr (kBound) {
+        squares[i].largest = largest_of(old[i]) + (residual.post_norm ? most[i] : largest_of(v[i]));
+      }
     });
-    const float inverse =
-        residual.post_norm ? inverse_rms(row_sum<kQuads>(squares, scratch).sum, cols, eps) : 1.0f;
+    SumAndLargest sums = {};
+    if (kBound || residual.post_norm) sums = row_sum<kQuads>(squares, scratch);
+    const float inverse = residual.post_norm ? inverse_rms(sums.sum, cols, eps) : 1.0f;
     each([&](int i, int c) {
       if (residual.post_norm) v[i] = v[i] * inverse * post_norm[i];
       if (!residual.replace) v[i] = old[i] + v[i];
       v[i] = v[i] * residual.scale;
       store4(x_row + c, v[i]);
     });
+    if constexpr (kBound) {
+      const float scale = row_scale(sums.largest * fabsf(residual.scale));
+      each([&](int i, int c) {
+        if (!(sum_of_squares(v[i]) <= 3.0e38f)) broken[row] = 1;
+        store_half4(out, row, c, v[i] * inverse_power(scale));
+      });
+      if (threadIdx.x == 0) out.scale[row] = scale;
+      return;
+    }
   }
   if (out.data == nullptr && plain == nullptr) return;
   SumAndLargest mine[kQuads] = {};
@@ -190,13 +211,15 @@ void residual_norm(const Residual& residual, float* x, int rows, int cols, float
                    cudaStream_t stream) {
   TANDEM_CHECK(cols <= 32 * kRowWarps * 4, "rows are at most 8192 wide");
   const int quads = cols <= 4 * most_row_threads(1) ? 1 : cols <= 8 * most_row_threads(2) ? 2 : 4;
-  const auto choose = [&]<bool kE4m3>() {
-    return quads == 1   ? residual_norm_kernel<1, kE4m3>
-           : quads == 2 ? residual_norm_kernel<2, kE4m3>
-                        : residual_norm_kernel<4, kE4m3>;
+  const auto choose = [&]<ScaleOf kScaleOf>() {
+    return quads == 1   ? residual_norm_kernel<1, kScaleOf>
+           : quads == 2 ? residual_norm_kernel<2, kScaleOf>
+                        : residual_norm_kernel<4, kScaleOf>;
   };
-  const auto kernel =
-      is_e4m3_rows(out.form) ? choose.operator()<true>() : choose.operator()<false>();
+  const bool is_bounded = residual.delta.data && !norm && out.data && !plain;
+  const auto kernel = is_e4m3_rows(out.form) ? choose.operator()<ScaleOf::kE4m3>()
+                      : is_bounded           ? choose.operator()<ScaleOf::kBound>()
+                                             : choose.operator()<ScaleOf::kLargest>();
   launch(kernel, dim3(rows), blocks(cols, 128 * quads) * 32, 0, stream, residual, x, cols, eps,
          norm, out, plain, broken);
 }

@@ -22,7 +22,9 @@ struct Residual {
 
 /// x [rows, E] = (x + rms(delta) * post_norm) * scale; then out = rms(x) * norm (norm null: x) in
 /// fp16 with a power-of-two scale per row, or as out.form says in e4m3 codes, if out.data. `plain`:
-/// the same rows in f32, if not null. A row that is not finite sets its word of `broken`.
+/// the same rows in f32, if not null. A row that is not finite sets its word of `broken`. Where
+/// norm is null and a delta is pending, the scale may leave more room than the row's largest value
+/// needs.
 void residual_norm(const Residual& residual, float* x, int rows, int cols, float eps,
                    const float* norm, const HalfRows& out, float* plain, std::int32_t* broken,
                    cudaStream_t stream);
