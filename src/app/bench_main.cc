@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tandem/app/commands.h"
+#include "tandem/core/print.h"
 
 namespace tandem::app {
 namespace {
@@ -56,9 +57,9 @@ int bench_main(BenchCommand command) {
   const auto report = bench::run_bench(command.options);
   if (!report.ok()) return fail(report.status());
   if (command.output == "-") {
-    fmt::print("{}\n", bench::to_json(*report));
+    core::print(stdout, fmt::format("{}\n", bench::to_json(*report)));
   } else {
-    fmt::print("{}", bench::to_table(*report));
+    core::print(stdout, bench::to_table(*report));
   }
   if (has_file) {
     std::ofstream file(command.output, std::ios::trunc);

@@ -31,6 +31,7 @@ struct ModelOptions {
 
 struct ServeOptions {
   ModelOptions model;
+  std::string name;  ///< of the model, for clients; empty: the one in its files
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
   std::string tls_certificate, tls_key;   ///< PEM files; empty: no TLS

@@ -11,6 +11,7 @@
 #include "tandem/app/commands.h"
 #include "tandem/app/pending_output.h"
 #include "tandem/core/half.h"
+#include "tandem/core/print.h"
 #include "tandem/formats/encode.h"
 #include "tandem/formats/tensor_writer.h"
 #include "tandem/model/dry_run_backend.h"
@@ -230,7 +231,7 @@ Status convert(const ConvertOptions& options) {
 int convert_main(const ConvertOptions& options) {
   const Status status = convert(options);
   if (!status.ok()) return fail(status);
-  fmt::print("{}\n", options.output);
+  core::print(stdout, fmt::format("{}\n", options.output));
   return 0;
 }
 

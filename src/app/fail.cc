@@ -1,11 +1,12 @@
 #include <fmt/core.h>
 
 #include "tandem/app/commands.h"
+#include "tandem/core/print.h"
 
 namespace tandem::app {
 
 int fail(const core::Status& status) {
-  fmt::print(stderr, "tandem: {}\n", status.message());
+  core::print(stderr, fmt::format("tandem: {}\n", status.message()));
   return 1;
 }
 

@@ -10,6 +10,7 @@
 #include "tandem/app/memory_need.h"
 #include "tandem/app/option_text.h"
 #include "tandem/chat/template_gemma4.h"
+#include "tandem/core/print.h"
 #include "tandem/model/config.h"
 #include "tandem/model/dry_run_backend.h"
 #include "tandem/model/loader.h"
@@ -131,7 +132,7 @@ Report make_report(const ModelFiles& files, const ModelFiles* drafter, const Ser
 // ---- text --------------------------------------------------------------------------------------
 
 void print_field(std::string_view name, std::string_view value) {
-  fmt::print("{:<15} {}\n", name, value);
+  core::print(stdout, fmt::format("{:<15} {}\n", name, value));
 }
 
 void print_config(const ModelConfig& config) {
@@ -213,9 +214,9 @@ void print_text(const Report& report) {
                                    ? "only plain completions: there is no chat template"
                                    : "yes");
   if (report.need.ok()) print_need(report);
-  fmt::print("metadata\n");
+  core::print(stdout, "metadata\n");
   for (const auto& [key, value] : files.describe_metadata()) {
-    fmt::print("  {:<46} {}\n", key, value);
+    core::print(stdout, fmt::format("  {:<46} {}\n", key, value));
   }
 }
 
@@ -280,7 +281,7 @@ void print_json(const Report& report) {
                            {"workspace_bytes", need.workspace},
                            {"total_bytes", need.total()}};
   }
-  fmt::print("{}\n", json::serialize(out));
+  core::print(stdout, fmt::format("{}\n", json::serialize(out)));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include <fmt/core.h>
 
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
@@ -9,6 +11,7 @@
 
 #include "tandem/app/commands.h"
 #include "tandem/app/option_text.h"
+#include "tandem/core/print.h"
 #include "tandem/core/printable.h"
 
 namespace {
@@ -125,7 +128,7 @@ void add_limits(CLI::App* serve, ServeOptions* options) {
       ->add_option("--max-queue-tokens", options->max_queue_tokens,
                    "prompt tokens that wait at most; more get 429; 0: no limit")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   serve
       ->add_option("--request-timeout", options->request_timeout_s,
                    "seconds for a whole answer, waiting included; 0: no limit")
@@ -134,21 +137,25 @@ void add_limits(CLI::App* serve, ServeOptions* options) {
   serve
       ->add_option("--api-key-file", options->api_key_file,
                    "file with one API key a line; clients must send one as a bearer token")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   CLI::Option* certificate =
       serve
           ->add_option("--tls-cert", options->tls_certificate,
                        "PEM file of a certificate and its chain; serves HTTPS")
-          ->type_name("FILE");
+          ->type_name("FILE")
+          ->check(not_empty());
   CLI::Option* key =
       serve->add_option("--tls-key", options->tls_key, "PEM file of the certificate's key")
-          ->type_name("FILE");
+          ->type_name("FILE")
+          ->check(not_empty());
   certificate->needs(key);
   key->needs(certificate);
   serve
       ->add_option("--cors-origin", options->cors_origins,
                    "origin of pages that may call from a browser; repeat for more; *: any")
       ->type_name("ORIGIN")
+      ->check(not_empty())
       ->take_all();
 }
 
@@ -159,7 +166,13 @@ void add_serve(CLI::App* app, ServeOptions* options, std::function<int()>* comma
       ->capture_default_str()
       ->check(not_empty());
   serve->add_option("--port", options->port, "port to listen on; 0: any free one")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535));
+  serve
+      ->add_option("--name", options->name,
+                   "model name for clients and metrics; default: the one in its files")
+      ->type_name("TEXT")
+      ->check(not_empty());
   serve
       ->add_option("--max-sequences", options->model.max_sequences,
                    "requests generated at the same time; more wait")
@@ -214,7 +227,8 @@ void add_bench(CLI::App* app, BenchCommand* bench, std::function<int()>* command
       ->capture_default_str()
       ->check(number_within(0.001, 1e7));
   sub->add_option("--output", bench->output, "JSON file to write; -: standard output")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   sub->add_option("--model", options.model, "model to name; default: the server's first");
   sub->add_option("--api-key", options.api_key, "sent as a bearer token");
   sub->add_option("--temperature", options.temperature, "sampling temperature")
@@ -242,7 +256,9 @@ void add_inspect(CLI::App* app, InspectOptions* options, std::function<int()>* c
   inspect->add_option("path", options->path, "GGUF file or Hugging Face directory")
       ->required()
       ->type_name("PATH");
-  inspect->add_option("--draft", options->draft, "drafter to be served with it")->type_name("PATH");
+  inspect->add_option("--draft", options->draft, "drafter to be served with it")
+      ->type_name("PATH")
+      ->check(not_empty());
   inspect
       ->add_option("--context", options->bounds.context, "most tokens of a prompt and its answer")
       ->capture_default_str()
@@ -301,9 +317,17 @@ void add_convert(CLI::App* app, ConvertOptions* options, std::function<int()>* c
   });
 }
 
+/// A standard stream that is closed would be the next file or socket, and get what is printed.
+void open_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   CLI::App app("Tandem serves Gemma 4 models with their MTP drafter.", "tandem");
   app.set_version_flag("--version", "tandem " TANDEM_VERSION);
   app.require_subcommand(1);
@@ -326,15 +350,18 @@ int main(int argc, char** argv) {
     return command->check_name(argv[1]);
   };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_first_argument).empty()) {
-    fmt::print(stderr, "tandem: there is no command \"{}\"; tandem --help lists them\n",
-               tandem::core::printable(argv[1], 64));
+    tandem::core::print(
+        stderr, fmt::format("tandem: there is no command \"{}\"; tandem --help lists them\n",
+                            tandem::core::printable(argv[1], 64)));
     return kUsageError;
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // Help and version are asked for, not errors.
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    if (app.exit(error) != 0) return kUsageError;
+    command = [] {  // help and version are asked for, not errors
+      return 0;
+    };
   }
   const int code = command();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;

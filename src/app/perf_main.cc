@@ -5,6 +5,7 @@
 #include "tandem/app/commands.h"
 #include "tandem/app/loaded_model.h"
 #include "tandem/app/perf_table.h"
+#include "tandem/core/print.h"
 
 namespace tandem::app {
 namespace {
@@ -37,15 +38,20 @@ core::Result<PerfTable> measure(const PerfOptions& options) {
 }
 
 void print_text(const PerfTable& table) {
-  fmt::print("{}\nreads {:.0f} GB/s, multiplies up to {:.1f} TFLOP/s\n\n", table.device,
-             table.read_gigabytes_per_s, table.peak_teraflops);
-  fmt::print("{:<18} {:<9} {:<20} {:>4} {:>5} {:>10} {:>7} {:>8} {:>8} {:>8}\n", "operation",
-             "weights", "shape", "rows", "keys", "us", "spread", "GB/s", "TFLOP/s", "ceiling");
+  core::print(stdout, fmt::format("{}\nreads {:.0f} GB/s, multiplies up to {:.1f} TFLOP/s\n\n",
+                                  table.device, table.read_gigabytes_per_s, table.peak_teraflops));
+  core::print(stdout,
+              fmt::format("{:<18} {:<9} {:<20} {:>4} {:>5} {:>10} {:>7} {:>8} {:>8} {:>8}\n",
+                          "operation", "weights", "shape", "rows", "keys", "us", "spread", "GB/s",
+                          "TFLOP/s", "ceiling"));
   for (const PerfRow& row : table.rows) {
-    fmt::print("{:<18} {:<9} {:<20} {:>4} {:>5} {:>10.1f} {:>6.0f}% {:>8.1f} {:>8.3f} {:>7.0f}%\n",
-               row.op, row.type, row.shape, row.rows, row.keys > 0 ? std::to_string(row.keys) : "",
-               row.microseconds, 100 * row.spread, row.gigabytes_per_s(), row.teraflops(),
-               100 * table.part_of_ceiling(row));
+    core::print(
+        stdout,
+        fmt::format(
+            "{:<18} {:<9} {:<20} {:>4} {:>5} {:>10.1f} {:>6.0f}% {:>8.1f} {:>8.3f} {:>7.0f}%\n",
+            row.op, row.type, row.shape, row.rows, row.keys > 0 ? std::to_string(row.keys) : "",
+            row.microseconds, 100 * row.spread, row.gigabytes_per_s(), row.teraflops(),
+            100 * table.part_of_ceiling(row)));
   }
 }
 
@@ -67,7 +73,7 @@ void print_json(const PerfTable& table) {
                             {"read_gigabytes_per_s", table.read_gigabytes_per_s},
                             {"peak_teraflops", table.peak_teraflops},
                             {"rows", std::move(rows)}};
-  fmt::print("{}\n", json::serialize(out));
+  core::print(stdout, fmt::format("{}\n", json::serialize(out)));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tandem/app/loaded_model.h"
 #include "tandem/app/stop_signals.h"
 #include "tandem/core/log.h"
+#include "tandem/core/print.h"
 
 namespace tandem::app {
 namespace {
@@ -115,9 +116,10 @@ int run_main(const RunOptions& options) {
       std::move(request), [&printer](const engine::Event& event) { printer.on_event(event); });
   if (!accepted.ok()) return fail(accepted);
   const engine::Event last = printer.wait();
-  fmt::print("\n");
+  core::print(stdout, "\n");
   if (last.finish == engine::FinishReason::kError) return fail(last.error);
-  fmt::print("\n{}\n{}\n", printer.describe(sent_at), describe_acceptance(model->engine->stats()));
+  core::print(stdout, fmt::format("\n{}\n{}\n", printer.describe(sent_at),
+                                  describe_acceptance(model->engine->stats())));
   return 0;
 }
 

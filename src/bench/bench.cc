@@ -11,6 +11,7 @@
 #include "tandem/bench/load_run.h"
 #include "tandem/bench/process_memory.h"
 #include "tandem/bench/prometheus_text.h"
+#include "tandem/core/print.h"
 
 namespace tandem::bench {
 namespace {
@@ -193,8 +194,8 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
   TANDEM_ASSIGN(std::vector<std::string> prompts,
                 read_sharegpt(options.dataset, static_cast<std::size_t>(options.prompts)));
   if (static_cast<int>(prompts.size()) < options.prompts) {
-    fmt::print(stderr, "{} holds {} prompts; that many are sent instead of {}\n", options.dataset,
-               prompts.size(), options.prompts);
+    core::print(stderr, fmt::format("{} holds {} prompts; that many are sent instead of {}\n",
+                                    options.dataset, prompts.size(), options.prompts));
   }
   if (options.pid > 0 && !peak_memory_of_tree(options.pid)) {
     return core::not_found(

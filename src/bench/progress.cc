@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "tandem/core/print.h"
 
 namespace tandem::bench {
 namespace {
@@ -15,6 +19,12 @@ constexpr double kPlainInterval_s = 10.0;
 std::string clock_text(double seconds) {
   const int total = static_cast<int>(seconds + 0.5);
   return fmt::format("{}:{:02}", total / 60, total % 60);
+}
+
+/// One that can clear the rest of a line.
+bool is_terminal(int stream) {
+  const char* name = std::getenv("TERM");
+  return ::isatty(stream) != 0 && name != nullptr && std::string_view(name) != "dumb";
 }
 
 }  // namespace
@@ -37,21 +47,22 @@ std::string progress_line(const ProgressState& state) {
   return line;
 }
 
-Progress::Progress() : is_terminal_(::isatty(STDERR_FILENO) != 0) {}
+Progress::Progress() : is_terminal_(is_terminal(STDERR_FILENO)) {}
 
 void Progress::show(const ProgressState& state) {
   if (is_terminal_) {
-    fmt::print(stderr, "\r{}\x1b[K", progress_line(state));  // the escape clears the line's rest
+    core::print(stderr, fmt::format("\r{}\x1b[K",
+                                    progress_line(state)));  // the escape clears the line's rest
     is_line_open_ = true;
   } else if (state.elapsed_s >= next_line_at_s_) {
-    fmt::print(stderr, "{}\n", progress_line(state));
+    core::print(stderr, fmt::format("{}\n", progress_line(state)));
     next_line_at_s_ = state.elapsed_s + kPlainInterval_s;
   }
   std::fflush(stderr);
 }
 
 void Progress::finish() {
-  if (is_line_open_) fmt::print(stderr, "\n");
+  if (is_line_open_) core::print(stderr, "\n");
   is_line_open_ = false;
 }
 

@@ -89,6 +89,12 @@ TEST(Cli, WrongUseEndsWithTwo) {
       {"serve", "--model", "x", "--draft-length", "3"},
       {"serve", "--model", "x", "--max-sequences", "0"},
       {"serve", "--model", "x", "--host", ""},
+      {"serve", "--model", "x", "--port", ""},
+      {"serve", "--model", "x", "--name", ""},
+      {"serve", "--model", "x", "--api-key-file", ""},
+      {"serve", "--model", "x", "--tls-cert", "", "--tls-key", ""},
+      {"serve", "--model", "x", "--max-queue-tokens", "-1"},
+      {"inspect", "x", "--draft", ""},
       {"serve", "--model", "x", "--draft", ""},
       {"run", "--model", "x", "--prompt", "y", "--temperature", "nan"},
       {"run", "--model", "x", "--prompt", "y", "--max-tokens", "0"},
@@ -104,6 +110,7 @@ TEST(Cli, WrongUseEndsWithTwo) {
     Program program(arguments);
     EXPECT_EQ(program.wait(kPatience), 2) << ::testing::PrintToString(arguments);
     EXPECT_NE(program.errors(), "");
+    EXPECT_LT(program.errors().size(), 200U);
     EXPECT_EQ(program.output(), "");
   }
 }
@@ -349,6 +356,37 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
   const std::string command =
       TANDEM_BINARY_DIR "/bin/tandem inspect " + kTiny + "tiny-e-Q8_0.gguf >/dev/full 2>/dev/null";
   EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
+  EXPECT_EQ(WEXITSTATUS(std::system(TANDEM_BINARY_DIR "/bin/tandem --help >/dev/full")), 1);
+}
+
+TEST(Cli, AFullLogDiskEndsNothing) {
+  Program server(kServe);
+  const std::string bench =
+      TANDEM_BINARY_DIR "/bin/tandem bench --prompts 2 --max-tokens 2 --url " +
+      wait_until_ready(server) + " --dataset " TANDEM_SOURCE_DIR "/models/demo/sharegpt-bench.json";
+  EXPECT_EQ(WEXITSTATUS(std::system((bench + " >/dev/null 2>/dev/full").c_str())), 0);
+  EXPECT_EQ(WEXITSTATUS(std::system((bench + "x 2>/dev/full").c_str())), 1);
+}
+
+TEST(Cli, AClosedStreamIsNotTakenByAFileOrSocket) {
+  std::string command = "exec " TANDEM_BINARY_DIR "/bin/tandem";
+  for (const std::string& argument : kServe) command += " " + argument;
+  Program server({"-c", command + " >&-"}, "/bin/sh");
+  wait_until_ready(server);
+  const std::string stream = "/proc/" + std::to_string(server.pid()) + "/fd/1";
+  EXPECT_EQ(std::filesystem::read_symlink(stream), "/dev/null");
+}
+
+TEST(Cli, TheModelHasTheNameThatTheOperatorGivesItOrOneWithoutSpaces) {
+  const auto name_with = [](const std::vector<std::string>& options) {
+    Program server(kServe + options);
+    const net::HttpRequest models{"GET", "/v1/models", {}, ""};
+    const auto list = net::fetch(*net::parse_url(wait_until_ready(server)), models, kPatience);
+    EXPECT_TRUE(list.ok()) << list.status().message();
+    return list.ok() ? json::parse(list->body).at("data").at(0).at("id") : json::value();
+  };
+  EXPECT_EQ(name_with({"--name", "gpt-4o"}), "gpt-4o");
+  EXPECT_EQ(name_with({}), "Tiny-E");
 }
 
 TEST(Cli, TermLetsRunningRequestsFinishAndASecondOneDoesNot) {
