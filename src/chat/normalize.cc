@@ -117,6 +117,9 @@ class MessageReader {
         }
       }
     }
+    if (strict_ && member(*object, "function_call") != nullptr) {
+      return wrong(path + ".function_call", "is the old form of a call; send tool_calls");
+    }
     TANDEM_TRY(read_calls(*object, path, message));
     TANDEM_TRY(read_native_responses(*object, path, message));
     takes_results_ = !message.tool_calls.empty() && message.tool_responses.empty();
@@ -180,9 +183,7 @@ class MessageReader {
       return wrong(path + ".type", fmt::format("a {} message can only have text parts", role));
     }
     if (!strict_) return ContentPart{};
-    return wrong(path + ".type", fmt::format("unknown content part type \"{}\"; use text, "
-                                             "image_url, input_audio or video_url",
-                                             type));
+    return wrong(path + ".type", fmt::format("unknown content part type \"{}\"; use text", type));
   }
 
   core::Result<ContentPart> read_text_part(const json::object& part, std::string_view role,

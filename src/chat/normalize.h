@@ -16,7 +16,7 @@ enum class WireRules {
 /// Reads the `messages` and `tools` members of a chat request into a Conversation, whose switches
 /// the caller sets. Errors are kInvalidArgument and begin with the member that is wrong, for
 /// example
-///   messages[2].content[0].type: unknown content part type "foo"; use text, image_url, ...
+///   messages[2].content[0].type: unknown content part type "foo"; use text
 /// `tools` may be null. Both should come from parse_json, which keeps numbers exact.
 ///
 /// What is normalized (tests/chat/README.md):

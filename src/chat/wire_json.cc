@@ -83,7 +83,8 @@ core::Result<json::value> parse_json(std::string_view text) {
   const std::size_t parsed = parser.write_some(false, text.data(), text.size(), error);
   if (!error && parsed < text.size()) error = json::error::extra_data;
   if (error) {
-    return core::invalid_argument(fmt::format("not JSON: {} at byte {}", error.message(), parsed));
+    return core::invalid_argument(
+        fmt::format("not valid JSON: {} at byte {}", error.message(), parsed));
   }
   return parser.handler().release();
 }

@@ -68,12 +68,13 @@ ApiError model_not_found(std::string_view model) {
       std::string(kInvalidRequest), "model", "model_not_found"};
 }
 
-ApiError unknown_path(std::string_view method, std::string_view path) {
-  return {404,
-          fmt::format("Unknown request URL: {} {}.", method, quoted(path)),
-          std::string(kInvalidRequest),
-          {},
-          "unknown_url"};
+ApiError unknown_path(std::string_view method, std::string_view path, std::string_view known) {
+  return {
+      404,
+      fmt::format("Unknown request URL: {} {}; this server has {}.", method, quoted(path), known),
+      std::string(kInvalidRequest),
+      {},
+      "unknown_url"};
 }
 
 ApiError method_not_allowed(std::string_view method, std::string_view path) {

@@ -21,7 +21,8 @@ ApiError invalid_request(std::string message, std::string param = {}, std::strin
 /// A real feature of the API that this server does not have.
 ApiError not_supported(std::string_view param);
 ApiError model_not_found(std::string_view model);
-ApiError unknown_path(std::string_view method, std::string_view path);
+/// `known`: the paths there are.
+ApiError unknown_path(std::string_view method, std::string_view path, std::string_view known);
 ApiError method_not_allowed(std::string_view method, std::string_view path);
 /// 401, as OpenAI says it.
 ApiError unauthorized();

@@ -19,7 +19,7 @@ std::optional<std::string_view> text_of(const json::value& value) {
 std::variant<json::object, ApiError> parse_object(std::string_view body) {
   core::Result<json::value> value = chat::parse_json(body);
   if (!value.ok()) {
-    return invalid_request("The body is not valid JSON: " + value.status().message() + ".");
+    return invalid_request("The body is " + value.status().message() + ".");
   }
   json::object* object = value->if_object();
   if (object == nullptr) return invalid_request("The body must be a JSON object.");

@@ -11,6 +11,7 @@
 #include "tandem/server/body_reader.h"
 #include "tandem/server/json_text.h"
 #include "tandem/server/thinking.h"
+#include "tandem/server/unsupported.h"
 
 namespace tandem::server {
 
@@ -31,22 +32,36 @@ bool is_text_only(const json::value& value) {
 constexpr char kNone[] = "none";
 constexpr char kAuto[] = "auto";
 constexpr char kMedium[] = "medium";
+constexpr char kDeepseek[] = "deepseek";  // thoughts apart from the content
 
 constexpr Unsupported kUnsupportedInChat[] = {
-    {"functions", is_empty},       {"function_call", is_text<kNone, kAuto>},
-    {"modalities", is_text_only},  {"audio", never},
-    {"prediction", never},         {"verbosity", is_text<kMedium>},
-    {"web_search_options", never}, {"store", is_false},
-    {"chat_template", never},      {"continue_final_message", is_false},
+    {"functions", is_empty},
+    {"function_call", is_text<kNone, kAuto>},
+    {"modalities", is_text_only},
+    {"audio", never},
+    {"prediction", never},
+    {"verbosity", is_text<kMedium>},
+    {"web_search_options", never},
+    {"store", is_false},
+    {"chat_template", never},
+    {"continue_final_message", is_false},
+    {"documents", is_empty},
+    {"reasoning_format", is_text<kAuto, kDeepseek>},
+    {"echo", is_false},
+    {"include_reasoning", is_true},
+    {"add_special_tokens", is_false},
 };
 
 constexpr Unsupported kUnsupportedInCompletions[] = {
     {"suffix", is_empty},
+    {"prompt_embeds", never},
+    {"add_special_tokens", is_true},
 };
 
 bool is_media(std::string_view part_type) {
-  constexpr std::array<std::string_view, 6> kMedia = {"image_url", "input_image", "input_audio",
-                                                      "audio_url", "video_url",   "file"};
+  constexpr std::array<std::string_view, 9> kMedia = {"image_url",   "input_image", "image",
+                                                      "input_audio", "audio_url",   "audio",
+                                                      "video_url",   "video",       "file"};
   return std::find(kMedia.begin(), kMedia.end(), part_type) != kMedia.end();
 }
 

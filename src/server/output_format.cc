@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tandem/server/json_text.h"
+#include "tandem/server/unsupported.h"
 
 namespace tandem::server {
 namespace {
@@ -37,6 +38,20 @@ constexpr Form kStructuredForms[] = {
     {"regex", Source::Kind::kRegex},
     {"choice", Source::Kind::kChoice},
     {"json_object", Source::Kind::kJsonObject},
+};
+
+constexpr Unsupported kUnsupportedForms[] = {
+    {"structural_tag", never},
+    {"whitespace_pattern", never},
+    {"disable_any_whitespace", is_false},
+    {"disable_additional_properties", is_false},
+};
+
+constexpr Unsupported kUnsupportedTexts[] = {
+    {"verbosity",
+     [](const json::value& value) {
+       return text_of(value) == "medium";
+     }},
 };
 
 Source source_of(Source::Kind kind, std::string text = {}) {
@@ -97,7 +112,10 @@ std::optional<Source> read_schema_of(BodyReader& holder) {
 std::optional<Source> read_format(BodyReader& format, bool is_flat) {
   const auto type = format.string("type").value_or("");
   if (type == "text") return std::nullopt;
-  if (type == "json_object") return source_of(Source::Kind::kJsonObject);
+  if (type == "json_object") {  // llama.cpp's clients put a schema beside it
+    if (format.find("schema") != nullptr) return read_schema_of(format);
+    return source_of(Source::Kind::kJsonObject);
+  }
   if (type != "json_schema") {
     format.fail("type", "must be text, json_object or json_schema");
     return std::nullopt;
@@ -164,6 +182,7 @@ std::optional<OutputFormat> read_output_format(BodyReader& reader) {
   form.add("structured_outputs", read_object(reader, "structured_outputs", [](BodyReader& members) {
              OnlyOne inner(members);
              inner.add_forms(kStructuredForms, members);
+             refuse_unsupported(members, kUnsupportedForms);
              auto found = inner.take();
              return found ? std::optional(std::move(found->source)) : std::nullopt;
            }));
@@ -174,6 +193,7 @@ std::optional<OutputFormat> read_output_format(BodyReader& reader) {
 std::optional<OutputFormat> read_text_format(BodyReader& reader) {
   OnlyOne form(reader);
   form.add("text", read_object(reader, "text", [](BodyReader& text) {
+             refuse_unsupported(text, kUnsupportedTexts);
              return read_object(text, "format",
                                 [](BodyReader& format) { return read_format(format, true); });
            }));

@@ -123,8 +123,9 @@ std::optional<grammar::Source::Thought> thought_marks(const tokenizer::Tokenizer
   return grammar::Source::Thought{open, close};
 }
 
-std::vector<TokenId> encode_prompt(std::string_view text, const tokenizer::Tokenizer& tokenizer) {
-  std::vector<TokenId> tokens = tokenizer.encode(text, true);
+std::vector<TokenId> encode_prompt(std::string_view text, const tokenizer::Tokenizer& tokenizer,
+                                   bool parses_special) {
+  std::vector<TokenId> tokens = tokenizer.encode(text, parses_special);
   const TokenId bos = tokenizer.bos();
   const bool has_bos = !tokens.empty() && tokens.front() == bos;
   if (bos >= 0 && !has_bos) tokens.insert(tokens.begin(), bos);

@@ -36,9 +36,10 @@ std::variant<PreparedRequest, ApiError> prepare_completion(std::string_view body
                                                            const ServedModel& model,
                                                            std::string_view model_name);
 
-/// Tokens of a text that is a whole prompt: special tokens are matched in it, and the
-/// beginning-of-sequence token is put before it unless it is there.
-std::vector<TokenId> encode_prompt(std::string_view text, const tokenizer::Tokenizer& tokenizer);
+/// Tokens of a text that is a whole prompt: special tokens are matched in it if `parses_special`,
+/// and the beginning-of-sequence token is put before it unless it is there.
+std::vector<TokenId> encode_prompt(std::string_view text, const tokenizer::Tokenizer& tokenizer,
+                                   bool parses_special = true);
 /// The text of tokens, special ones spelled out.
 std::string decode(const std::vector<TokenId>& tokens, const tokenizer::Tokenizer& tokenizer);
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tandem/chat/wire_json.h"
+#include "tandem/server/unsupported.h"
 
 namespace tandem::server {
 
@@ -20,8 +21,29 @@ constexpr std::size_t kMaxStops = 64;
 constexpr std::size_t kMaxStopBytes = 1024;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
+/// vLLM's and llama.cpp's members that would change an answer.
 constexpr Unsupported kUnsupported[] = {
+    {"allowed_token_ids", never},
+    {"bad_words", is_empty},
+    {"cache_salt", never},
+    {"dry_multiplier", is_not_positive},
+    {"dynatemp_range", is_not_positive},
+    {"include_stop_str_in_output", is_false},
+    {"logits_processors", is_empty},
+    {"lora", is_empty},
+    {"mirostat", is_not_positive},
+    {"n_probs", is_not_positive},
+    {"priority", is_zero},
+    {"repetition_detection", never},
+    {"return_token_ids", is_false},
+    {"return_tokens", is_false},
+    {"return_tokens_as_token_ids", is_false},
     {"skip_special_tokens", is_true},
+    {"top_n_sigma", is_not_positive},
+    {"truncate_prompt_tokens", never},
+    {"typical_p", is_one},
+    {"use_beam_search", is_false},
+    {"xtc_probability", is_not_positive},
 };
 
 void read_stop(BodyReader& reader, std::vector<std::string>& stop) {
@@ -143,7 +165,8 @@ void read_choices(BodyReader& reader, GenerationParams& params) {
 }
 
 void read_lengths(BodyReader& reader, int least_tokens, GenerationParams& params) {
-  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+  // llama.cpp's name and OpenAI's.
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
     if (const auto most = reader.integer(name, least_tokens, kMaxInt)) {
       params.max_tokens = static_cast<int>(*most);
     }
@@ -153,32 +176,6 @@ void read_lengths(BodyReader& reader, int least_tokens, GenerationParams& params
 }
 
 }  // namespace
-
-bool never(const json::value&) {
-  return false;
-}
-bool is_false(const json::value& value) {
-  return value.is_bool() && !value.get_bool();
-}
-bool is_true(const json::value& value) {
-  return value.is_bool() && value.get_bool();
-}
-bool is_one(const json::value& value) {
-  return value.is_number() && value.to_number<double>() == 1;
-}
-bool is_empty(const json::value& value) {
-  if (const auto* object = value.if_object()) return object->empty();
-  if (const auto* array = value.if_array()) return array->empty();
-  const auto text = text_of(value);
-  return text && text->empty();
-}
-
-void refuse_unsupported(BodyReader& reader, std::span<const Unsupported> members) {
-  for (const Unsupported& member : members) {
-    const json::value* value = reader.find(member.name);
-    if (value != nullptr && !member.is_neutral(*value)) reader.fail(not_supported(member.name));
-  }
-}
 
 std::optional<std::vector<TokenId>> token_ids(const json::array& array) {
   std::vector<TokenId> ids;

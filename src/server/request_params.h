@@ -2,7 +2,6 @@
 
 #include <boost/json/value.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,21 +46,6 @@ GenerationParams read_params(BodyReader& reader, const kernels::SamplingParams& 
 
 /// Reads vLLM's `prompt_logprobs`; after read_params().
 void read_prompt_logprobs(BodyReader& reader, GenerationParams& params);
-
-/// A member that this server cannot honour, and the values that ask for nothing.
-struct Unsupported {
-  std::string_view name;
-  bool (*is_neutral)(const boost::json::value& value);
-};
-/// Refuses each of `members` whose value asks for something.
-void refuse_unsupported(BodyReader& reader, std::span<const Unsupported> members);
-
-// Values that ask for nothing.
-bool never(const boost::json::value& value);
-bool is_false(const boost::json::value& value);
-bool is_true(const boost::json::value& value);
-bool is_one(const boost::json::value& value);
-bool is_empty(const boost::json::value& value);
 
 /// A JSON array of token ids; nothing where an element is none. The vocabulary is not looked at.
 std::optional<std::vector<TokenId>> token_ids(const boost::json::array& array);

@@ -11,6 +11,7 @@
 #include "tandem/server/body_reader.h"
 #include "tandem/server/json_text.h"
 #include "tandem/server/thinking.h"
+#include "tandem/server/unsupported.h"
 
 namespace tandem::server {
 namespace {
@@ -32,10 +33,17 @@ bool adds_nothing(const json::value& value) {
 }
 
 constexpr Unsupported kUnsupportedInResponses[] = {
-    {"background", is_false},   {"conversation", never}, {"include", adds_nothing},
-    {"max_tool_calls", never},  {"n", is_one},           {"previous_response_id", never},
-    {"prompt", never},          {"store", is_false},     {"truncation", is_disabled},
+    {"background", is_false},
+    {"conversation", never},
+    {"include", adds_nothing},
+    {"max_tool_calls", never},
+    {"n", is_one},
+    {"previous_response_id", never},
+    {"prompt", never},
+    {"store", is_false},
+    {"truncation", is_disabled},
     {"prompt_logprobs", never},
+    {"top_logprobs", is_zero},
 };
 
 /// Turns the items of `input` into messages of a chat.

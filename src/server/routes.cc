@@ -52,9 +52,11 @@ std::string percent_decoded(std::string_view text) {
 std::string model_json(const Service& service) {
   std::string json = R"({"id":)";
   append_json_string(json, service.options().model_name);
-  return json + fmt::format(R"(,"object":"model","created":{},"owned_by":"tandem",)"
-                            R"("max_model_len":{}}})",
-                            service.created(), service.model().max_context);
+  json += fmt::format(R"(,"object":"model","created":{},"owned_by":"tandem",)"
+                      R"("max_model_len":{},"parent":null,"root":)",
+                      service.created(), service.model().max_context);
+  append_json_string(json, service.options().model_name);  // vLLM's benchmark reads it
+  return json + "}";
 }
 
 void list_models(Call& call) {
@@ -101,6 +103,8 @@ void complete_text(Call& call) {
                     std::move(call.reply));
 }
 
+std::string paths_of_api();
+
 /// The chat page, which calls nothing but this server. Thread: I/O.
 void show_page(Call& call) {
   constexpr std::pair<std::string_view, std::string_view> kTypes[] = {
@@ -122,7 +126,7 @@ void show_page(Call& call) {
            {"Referrer-Policy", "no-referrer"}});
     }
   }
-  call.reply->send_error(unknown_path(call.request.method, path));
+  call.reply->send_error(unknown_path(call.request.method, path, paths_of_api()));
 }
 
 template <TextTool tool>
@@ -170,11 +174,24 @@ const Route* find_route(std::string_view path) {
   return nullptr;
 }
 
+/// For a client that has a typing error, another version's path or one of another server's.
+std::string paths_of_api() {
+  std::string list;
+  for (const Route& route : kRoutes) {
+    if (!route.is_api || route.path.ends_with('/')) continue;
+    list.append(list.empty() ? "" : ", ").append(route.path);
+  }
+  return list;
+}
+
 /// What a browser asks before a page of another origin may call; the answer's CORS headers decide.
-void answer_preflight(Reply& reply) {
+/// Whatever headers the page wants to send are fine: OpenAI's client has a dozen of its own.
+void answer_preflight(const net::HttpRequest& request, Reply& reply) {
+  const std::string_view wanted = request.header("Access-Control-Request-Headers");
   reply.send(200, "text/plain", "",
              {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-              {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
+              {"Access-Control-Allow-Headers",
+               wanted.empty() ? "Authorization, Content-Type" : std::string(wanted)},
               {"Access-Control-Max-Age", "86400"}});
 }
 
@@ -185,7 +202,9 @@ void route(const std::shared_ptr<Service>& service, net::HttpRequest request,
   const Route* found = find_route(request.path());
   auto reply = service->make_reply(request, std::move(responder), !found || found->is_api);
   const ServerOptions& options = service->options();
-  if (request.method == "OPTIONS" && !options.cors_origins.empty()) return answer_preflight(*reply);
+  if (request.method == "OPTIONS" && !options.cors_origins.empty()) {
+    return answer_preflight(request, *reply);
+  }
   const bool is_guarded = !options.api_keys.empty() && (!found || found->is_api);
   if (is_guarded && !is_authorized(request.header("Authorization"), options.api_keys)) {
     const ApiError error = unauthorized();
@@ -193,7 +212,7 @@ void route(const std::shared_ptr<Service>& service, net::HttpRequest request,
                        {{"WWW-Authenticate", "Bearer"}});
   }
   if (found == nullptr) {
-    return reply->send_error(unknown_path(request.method, request.path()));
+    return reply->send_error(unknown_path(request.method, request.path(), paths_of_api()));
   }
   // The HTTP layer holds the body of a HEAD's answer back.
   const bool is_allowed =

@@ -13,11 +13,16 @@
 #include "tandem/server/json_text.h"
 #include "tandem/server/openai_types.h"
 #include "tandem/server/prompt_builder.h"
+#include "tandem/server/unsupported.h"
 
 namespace tandem::server {
 namespace {
 
 namespace json = boost::json;
+
+constexpr Unsupported kUnsupportedInTokenize[] = {
+    {"with_pieces", is_false},
+};
 
 using Pieces = std::vector<tokenizer::TextPiece>;
 
@@ -40,13 +45,15 @@ std::vector<TokenId> read_tokens_to_count(BodyReader& reader, const ServedModel&
   }
   const bool is_prompt = reader.find("prompt") != nullptr;
   const auto text = reader.string(is_prompt ? "prompt" : "content");
+  const bool parses_special = reader.boolean("parse_special").value_or(true);  // llama.cpp's
   const bool adds_special = is_prompt ? reader.boolean("add_special_tokens").value_or(true)
                                       : reader.boolean("add_special").value_or(false);
   if (!text) {
     reader.fail("prompt", "must be a string; or give 'content' or 'messages'");
     return {};
   }
-  return adds_special ? encode_prompt(*text, tokenizer) : tokenizer.encode(*text, true);
+  return adds_special ? encode_prompt(*text, tokenizer, parses_special)
+                      : tokenizer.encode(*text, parses_special);
 }
 
 std::string tokens_json(const std::vector<TokenId>& tokens, bool with_strings,
@@ -83,6 +90,7 @@ std::variant<std::string, ApiError> tokenize(std::string_view body, const Served
   return with_reader(body, model_name, [&model](BodyReader& reader) {
     const std::vector<TokenId> tokens = read_tokens_to_count(reader, model);
     const bool with_strings = reader.boolean("return_token_strs").value_or(false);
+    refuse_unsupported(reader, kUnsupportedInTokenize);
     return tokens_json(tokens, with_strings, model);
   });
 }

@@ -47,8 +47,9 @@ TEST(Conversation, ErrorsBeginWithTheMemberThatIsWrong) {
       {R"([{"role":"user"},{"role":"user","content":["x"]}])",
        "messages[1].content[0]: must be an object, not a string"},
       {R"([{"role":"user","content":[{"type":"foo"}]}])",
-       "messages[0].content[0].type: unknown content part type \"foo\"; use text, image_url, "
-       "input_audio or video_url"},
+       "messages[0].content[0].type: unknown content part type \"foo\"; use text"},
+      {R"([{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{}"}}])",
+       "messages[0].function_call: is the old form of a call; send tool_calls"},
       {R"([{"role":"user","content":[{"type":"text"}]}])",
        "messages[0].content[0].text: missing; must be a string"},
       {R"([{"role":"system","content":[{"type":"image_url"}]}])",

@@ -29,6 +29,10 @@ TEST(ChatRequest, ReadsTheFormOfTheAnswer) {
   };
   EXPECT_EQ(form_of(R"("response_format":{"type":"text"},"grammar":"")").param, "none");
   EXPECT_EQ(form_of(R"("response_format":{"type":"json_object"})").source.kind, Kind::kJsonObject);
+  // llama.cpp's clients put the schema beside the type.
+  EXPECT_EQ(
+      form_of(R"("response_format":{"type":"json_object","schema":{"type":"null"}})").source.text,
+      R"({"type":"null"})");
   const OutputFormat schema = form_of(R"("response_format":{"type":"json_schema","json_schema":)"
                                       R"({"name":"n","strict":true,"schema":{"type":"null"}}})");
   EXPECT_EQ(schema.source.kind, Kind::kJsonSchema);

@@ -120,6 +120,11 @@ constexpr BadMember kBadMembers[] = {
     {R"("stop_token_ids":[-1])", "stop_token_ids", "must be an array of at most 64 token ids"},
     {R"("stop_token_ids":1)", "stop_token_ids", "must be an array"},
     {R"("skip_special_tokens":false)", "skip_special_tokens", "not supported yet"},
+    {R"("n_predict":-1)", "n_predict", "must be an integer from"},
+    {R"("structured_outputs":{"structural_tag":"{}"})", "structured_outputs.structural_tag",
+     "not supported yet"},
+    {R"("response_format":{"type":"json_object","schema":7})", "response_format.schema",
+     "must be a JSON schema"},
     {R"("guided_json":7)", "guided_json", "must be a JSON schema"},
     {R"("grammar":7)", "grammar", "must be a string"},
     {R"("regex":["a"])", "regex", "must be a string"},
@@ -187,6 +192,11 @@ constexpr BadMember kBadChatMembers[] = {
     {R"("thinking_budget":-2)", "thinking_budget", "must be an integer"},
     {R"("max_thinking_tokens":"many")", "max_thinking_tokens", "must be an integer"},
     {R"("web_search_options":{})", "web_search_options", "not supported yet"},
+    {R"("echo":true)", "echo", "not supported yet"},
+    {R"("documents":[{"text":"x"}])", "documents", "not supported yet"},
+    {R"("include_reasoning":false)", "include_reasoning", "not supported yet"},
+    {R"("reasoning_format":"none")", "reasoning_format", "not supported yet"},
+    {R"("add_special_tokens":true)", "add_special_tokens", "not supported yet"},
     {R"("store":true)", "store", "not supported yet"},
     {R"("chat_template_kwargs":{"enable_thinking":1})", "chat_template_kwargs.enable_thinking",
      "must be true or false"},
@@ -240,6 +250,12 @@ constexpr BadMember kBadChatBodies[] = {
      "messages[0].content[1].image_url", "not supported yet"},
     {R"({"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}]})",
      "messages[0].content[0].input_audio", "not supported yet"},
+    {R"({"messages":[{"role":"user","content":[{"type":"image","image":"x"}]}]})",
+     "messages[0].content[0].image", "not supported yet"},
+    {R"({"messages":[{"role":"user","content":[{"type":"audio","audio":"x"}]}]})",
+     "messages[0].content[0].audio", "not supported yet"},
+    {R"({"messages":[{"role":"user","content":[{"type":"video","video":"x"}]}]})",
+     "messages[0].content[0].video", "not supported yet"},
 };
 
 class BadChatBodies : public ::testing::TestWithParam<BadMember> {};
@@ -269,6 +285,8 @@ constexpr BadMember kBadCompletionBodies[] = {
     {R"({"prompt":[{}]})", "prompt", "must be a string"},
     {R"({"prompt":"a","echo":1})", "echo", "must be true or false"},
     {R"({"prompt":"a","suffix":"b"})", "suffix", "not supported yet"},
+    {R"({"prompt":"a","prompt_embeds":"b"})", "prompt_embeds", "not supported yet"},
+    {R"({"prompt":"a","add_special_tokens":false})", "add_special_tokens", "not supported yet"},
     {R"({"prompt":"a","logprobs":true})", "logprobs", "must be an integer from 0 to 20"},
 };
 
@@ -453,7 +471,7 @@ TEST(ApiErrorJson, HasOpenAisForm) {
   EXPECT_EQ(to_json(http_error(500, "Oh.")),
             R"({"error":{"message":"Oh.","type":"server_error","param":null,"code":null}})");
   // Bytes of a request in a message stay valid JSON.
-  EXPECT_THAT(to_json(unknown_path("GET", "/\xff\"\n")), HasSubstr(R"('/?\"?')"));
+  EXPECT_THAT(to_json(unknown_path("GET", "/\xff\"\n", "/v1/models")), HasSubstr(R"('/?\"?')"));
 }
 
 }  // namespace

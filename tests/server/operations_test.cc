@@ -81,12 +81,14 @@ TEST_F(OperationsTest, LetsPagesOfChosenOriginsCall) {
   start_and_attach(options);
   const auto preflight =
       call("OPTIONS", "/v1/chat/completions", "",
-           {{"Origin", "https://a.example"}, {"Access-Control-Request-Method", "POST"}});
+           {{"Origin", "https://a.example"},
+            {"Access-Control-Request-Method", "POST"},
+            {"Access-Control-Request-Headers", "authorization,content-type,x-stainless-os"}});
   EXPECT_EQ(preflight.status, 200);
   EXPECT_EQ(net::find_header(preflight.headers, "Access-Control-Allow-Origin"),
             "https://a.example");
-  EXPECT_THAT(std::string(net::find_header(preflight.headers, "Access-Control-Allow-Headers")),
-              HasSubstr("Authorization"));
+  EXPECT_EQ(net::find_header(preflight.headers, "Access-Control-Allow-Headers"),
+            "authorization,content-type,x-stainless-os");  // as OpenAI's client asks
   const auto answer = call("GET", "/health", "", {{"Origin", "https://a.example"}});
   EXPECT_EQ(net::find_header(answer.headers, "Access-Control-Allow-Origin"), "https://a.example");
   EXPECT_EQ(net::find_header(answer.headers, "Vary"), "Origin");
@@ -267,6 +269,8 @@ TEST_F(OperationsTest, CountsTokens) {
                 .at("token_strs"),
             json::array());
   EXPECT_TRUE(tokens("/tokenize", R"({"prompt":"a"})").at("token_strs").is_null());
+  EXPECT_EQ(tokens("/tokenize", R"({"content":"<turn|>"})").at("count"), 1);
+  EXPECT_EQ(tokens("/tokenize", R"({"content":"<turn|>","parse_special":false})").at("count"), 7);
   const auto chat = tokens("/tokenize", chat_body());
   EXPECT_EQ(
       chat.at("count").as_int64(),
@@ -287,6 +291,7 @@ TEST_F(OperationsTest, RefusesWhatHasNoTokens) {
   EXPECT_EQ(param("/tokenize", "{}"), "prompt");
   EXPECT_EQ(param("/tokenize", R"({"prompt":7})"), "prompt");
   EXPECT_EQ(param("/tokenize", R"({"messages":[{"role":"king"}]})"), "messages[0].role");
+  EXPECT_EQ(param("/tokenize", R"({"content":"a","with_pieces":true})"), "with_pieces");
   EXPECT_EQ(param("/detokenize", R"({"tokens":"a"})"), "tokens");
   EXPECT_EQ(param("/detokenize", R"({"tokens":[100000]})"), "tokens");
   EXPECT_EQ(param("/apply-template", "{}"), "messages");

@@ -70,6 +70,8 @@ TEST(ResponsesRequests, AreRefusedByName) {
   const std::pair<const char*, const char*> bad[] = {
       {R"({})", "input"},
       {R"({"input":7})", "input"},
+      {R"({"input":"x","top_logprobs":2})", "top_logprobs"},
+      {R"({"input":"x","text":{"verbosity":"low"}})", "text.verbosity"},
       {R"({"input":[]})", "input"},
       {R"({"input":[7]})", "input[0]"},
       {R"({"input":[{"type":"item_reference","id":"x"}]})", "input[0].type"},

@@ -54,6 +54,7 @@ TEST_F(ServerTest, ListsTheModel) {
   const auto list = boost::json::parse(get("/v1/models").body);
   EXPECT_EQ(list.at("object"), "list");
   EXPECT_EQ(list.at("data").at(0).at("id"), kModel);
+  EXPECT_EQ(list.at("data").at(0).at("root"), kModel);
   EXPECT_EQ(list.at("data").at(0).at("max_model_len"), kMaxContext);
   for (const char* path : {"/v1/models/demo%2Fmodel", "/v1/models/demo/model"}) {
     EXPECT_EQ(boost::json::parse(get(path).body).at("id"), kModel);
@@ -67,6 +68,7 @@ TEST_F(ServerTest, RefusesUnknownPathsAndMethods) {
   for (const char* path : {"/v1", "/chat", "/v1/chat/completions/", "/v1/embeddings", "/healthz"}) {
     EXPECT_EQ(get(path).status, 404) << path;
     EXPECT_EQ(code_of(get(path)), "unknown_url");
+    EXPECT_THAT(get(path).body, HasSubstr("this server has /v1/chat/completions, "));
   }
   const net::ClientResponse wrong = get("/v1/chat/completions?x=1");
   EXPECT_EQ(wrong.status, 405);
