@@ -13,6 +13,7 @@
 #include "tandem/app/self_test.h"
 #include "tandem/app/step_rows.h"
 #include "tandem/core/log.h"
+#include "tandem/core/thread_team.h"
 #include "tandem/kernels/cpu/cpu_backend.h"
 #include "tandem/kernels/cuda/cuda_backend.h"
 #include "tandem/kernels/reference/reference_backend.h"
@@ -24,6 +25,11 @@ namespace {
 using core::Result;
 
 Result<std::unique_ptr<kernels::Backend>> make_cpu_backend(const ModelOptions& options) {
+  if (options.threads > core::usable_cores()) {
+    core::log_warning(fmt::format(
+        "--threads {} is more than the {} cores that this process may use: it will be slow",
+        options.threads, core::usable_cores()));
+  }
   kernels::CpuOptions cpu;
   cpu.threads = options.threads;
   return kernels::make_cpu_backend(cpu);

@@ -73,6 +73,22 @@ core::Result<LoadedModel> load_while_listening(const ModelOptions& options, Stop
   return loading.get();
 }
 
+/// Says if next to no draft is right: it costs time and changes no text, so nobody would notice.
+/// True: it has been judged and need not be again.
+bool judge_drafts(const engine::EngineStats& stats) {
+  constexpr double kEnough = 500, kFewest = 0.05;
+  const auto drafted = static_cast<double>(stats.drafted_at.front());
+  if (drafted < kEnough) return false;
+  const double share = static_cast<double>(stats.accepted_at.front()) / drafted;
+  if (share < kFewest) {
+    core::log_warning(
+        fmt::format("{:.1f} % of the first {:.0f} first drafts were right: is --draft the drafter "
+                    "that was made for this model?",
+                    100 * share, drafted));
+  }
+  return true;
+}
+
 }  // namespace
 
 int serve_main(const ServeOptions& options) {
@@ -113,9 +129,14 @@ int serve_main(const ServeOptions& options) {
   core::log_info(fmt::format("ready: {}/v1, model \"{}\"", url, *name));
 
   bool is_stopped = false;
-  while (!is_stopped && (*server)->healthy()) is_stopped = signals.wait_for(kPollInterval);
+  bool is_judged = !loaded->model->has_drafter() || !options.model.draft_acceptance.empty();
+  while (!is_stopped && (*server)->healthy()) {
+    is_stopped = signals.wait_for(kPollInterval);
+    is_judged = is_judged || judge_drafts(loaded->engine->stats());
+  }
   core::log_info("draining: running requests may finish, new ones are refused");
   const bool is_complete = (*server)->drain(kDrainPatience);
+  if (!is_judged) judge_drafts(loaded->engine->stats());
   if (!is_complete) core::log_warning("requests were still running at the end of the drain");
   server->reset();
   if (!is_stopped) {

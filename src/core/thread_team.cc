@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tandem/core/check.h"
+#include "tandem/core/cpu_quota.h"
 
 namespace tandem::core {
 namespace {
@@ -174,8 +175,8 @@ int ThreadTeam::Member::claim() {
 }
 
 int usable_cores() {
-  const std::size_t cpus = allowed_cpus().size();
-  return cpus == 0 ? 1 : static_cast<int>(cpus);
+  const int cpus = std::max(1, static_cast<int>(allowed_cpus().size()));
+  return std::min(cpus, cpu_quota().value_or(cpus));
 }
 
 }  // namespace tandem::core

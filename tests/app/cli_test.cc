@@ -37,14 +37,16 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
 const std::vector<std::string> kServe =
     std::vector<std::string>{"serve", "--port", "0", "--kv-memory", "64MiB"} + kPair;
 
-core::Result<net::ClientResponse> ask(const std::string& url, int max_tokens) {
+core::Result<net::ClientResponse> ask(const std::string& url, int max_tokens,
+                                      double temperature = 0) {
   net::HttpRequest request{"POST", "/v1/chat/completions", {}, ""};
   request.headers.emplace_back("Content-Type", "application/json");
   request.body = json::serialize(
       json::object{{"messages", json::array{json::object{{"role", "user"}, {"content", "hi"}}}},
                    {"max_tokens", max_tokens},
                    {"ignore_eos", true},
-                   {"temperature", 0}});
+                   {"seed", 1},
+                   {"temperature", temperature}});
   return net::fetch(*net::parse_url(url), request, kPatience);
 }
 
@@ -357,6 +359,29 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
       TANDEM_BINARY_DIR "/bin/tandem inspect " + kTiny + "tiny-e-Q8_0.gguf >/dev/full 2>/dev/null";
   EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
   EXPECT_EQ(WEXITSTATUS(std::system(TANDEM_BINARY_DIR "/bin/tandem --help >/dev/full")), 1);
+}
+
+TEST(Cli, DraftsThatAreNeverRightAreToldOf) {
+  Program server(kServe + std::vector<std::string>{"--draft-length", "1"});
+  const std::string url = wait_until_ready(server);
+  ASSERT_TRUE(ask(url, 1'000).ok());  // of the likeliest tokens, which the drafter knows
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(kPatience), 0);
+  EXPECT_THAT(server.errors(), Not(HasSubstr("is --draft the drafter")));
+
+  Program other(kServe + std::vector<std::string>{"--draft-length", "1"});
+  ASSERT_TRUE(ask(wait_until_ready(other), 1'000, 1.0).ok());
+  other.signal(SIGTERM);
+  EXPECT_EQ(other.wait(kPatience), 0);
+  EXPECT_THAT(other.errors(), HasSubstr("is --draft the drafter that was made for this model?"));
+}
+
+TEST(Cli, MoreThreadsThanCoresAreWarnedOf) {
+  Program run({"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--prompt", "hi", "--max-tokens", "1",
+               "--device", "cpu", "--threads",
+               std::to_string(std::thread::hardware_concurrency() + 1)});
+  EXPECT_EQ(run.wait(kPatience), 0);
+  EXPECT_THAT(run.errors(), HasSubstr("cores that this process may use"));
 }
 
 TEST(Cli, AFullLogDiskEndsNothing) {

@@ -1,0 +1,58 @@
+#include "tandem/core/cpu_quota.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "../formats/temporary_directory.h"
+
+namespace tandem::core {
+namespace {
+
+/// A tree of /proc and /sys with one file.
+class Tree {
+ public:
+  void write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = directory_.path() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::optional<int> quota() const { return cpu_quota(directory_.path()); }
+
+ private:
+  testing::TemporaryDirectory directory_;
+};
+
+TEST(CpuQuota, IsThatOfTheGroup) {
+  Tree service;
+  service.write("/proc/self/cgroup", "0::/system.slice/tandem.service\n");
+  service.write("/sys/fs/cgroup/system.slice/tandem.service/cpu.max", "450000 100000\n");
+  EXPECT_EQ(service.quota(), 4);
+
+  Tree container;
+  container.write("/proc/self/cgroup", "0::/../../pod7/c1\n");
+  container.write("/sys/fs/cgroup/cpu.max", "50000 100000\n");
+  EXPECT_EQ(container.quota(), 1);
+
+  Tree old;
+  old.write("/proc/self/cgroup", "4:cpu,cpuacct:/docker/x\n");
+  old.write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n");
+  old.write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(old.quota(), 2);
+}
+
+TEST(CpuQuota, IsNoneWhereTimeIsNotRationed) {
+  EXPECT_EQ(Tree().quota(), std::nullopt);
+  Tree tree;
+  tree.write("/sys/fs/cgroup/cpu.max", "max 100000\n");
+  EXPECT_EQ(tree.quota(), std::nullopt);
+  tree.write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  tree.write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(tree.quota(), std::nullopt);
+  tree.write("/sys/fs/cgroup/cpu.max", "1e300 1\n");
+  EXPECT_EQ(tree.quota(), 65536);
+}
+
+}  // namespace
+}  // namespace tandem::core
