@@ -126,7 +126,8 @@ struct SpanResult {
 /// Results in the order of the plan's spans.
 struct StepResult {
   std::vector<SpanResult> spans;
-  /// The step also prepared steps of its shape, once: its time says nothing about theirs.
+  /// The step also prepared steps of its shape, as the first two of a shape may: its time says
+  /// nothing about theirs.
   bool is_first_of_shape = false;
 };
 

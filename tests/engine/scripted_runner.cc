@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -265,7 +266,7 @@ core::Result<kernels::StepResult> ScriptedRunner::step(const kernels::StepPlan& 
     shape[1] += static_cast<int>(tokens[i].size());
     shape[2] = std::max(shape[2], plan.spans[i].next_drafts);
   }
-  was_first_of_shape_ = result.is_first_of_shape = shapes_.insert(shape).second;
+  was_first_of_shape_ = result.is_first_of_shape = ++shapes_[shape] <= 2;
   ++steps_;
   meanwhile();
   return result;

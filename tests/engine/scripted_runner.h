@@ -2,8 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,7 +65,7 @@ class ScriptedRunner final : public model::StepRunner {
                                          const std::function<void()>& meanwhile) override;
 
   const std::vector<std::string>& faults() const { return faults_; }
-  /// Whether the last step was the first of its spans, rows and drafts to make.
+  /// Whether the last step was one of the first two of its spans, rows and drafts to make.
   bool was_first_of_shape() const { return was_first_of_shape_; }
   /// The step with this number (from 0) and all later ones fail.
   void fail_from(int step) { fail_from_ = step; }
@@ -105,7 +105,7 @@ class ScriptedRunner final : public model::StepRunner {
   std::vector<int> prompt_rows_;
   int steps_ = 0;
   int fail_from_ = -1;
-  std::set<std::array<int, 3>> shapes_;
+  std::map<std::array<int, 3>, int> shapes_;  // steps of each
   bool was_first_of_shape_ = false;
 };
 

@@ -44,11 +44,10 @@ std::size_t partial_bytes(const Geometry& geometry, int num_ctas);
 ///
 /// pack() multiplies the first weight of each shape and compares it with the file's values.
 ///
-/// A step of decode spans alone is recorded once per StepSizes as two graphs, the target pass up to
-/// the likeliest tokens and the drafts, and replayed: its operations then do nothing but check
-/// their turn. Prompts run eagerly. The host waits once a step, at its end; where a row asks for
-/// logprobs, also for that row's logits. The host keeps a mirror of the slots (HostStep
-/// with no hidden rows).
+/// A step of decode spans alone is recorded when its StepSizes come the second time, as two graphs,
+/// the target pass up to the accepted tokens and the drafts, and then replayed: its operations only
+/// check their turn. Prompts run eagerly. The host waits once a step, at its end; where a row asks
+/// for logprobs, also for its logits. It keeps a mirror of the slots (HostStep, no hidden rows).
 class CudaBackend final : public Backend {
  public:
   static core::Result<std::unique_ptr<CudaBackend>> create(const CudaOptions& options);
@@ -142,6 +141,7 @@ class CudaBackend final : public Backend {
   }
   /// A token for every row of `input`, as sampling_ says.
   void sample(const Head& head, const HalfRows& input, int rows, TokenId* chosen);
+  bool waits_for_host() const { return !sampling_.host_rows().empty(); }
   void choose_on_host(const Head& head, int cols);
   void accept_tokens(Rows h);
 
@@ -180,7 +180,7 @@ class CudaBackend final : public Backend {
   const float2* rope(RowSet set, AttentionKind kind) const {
     return rope_[static_cast<std::size_t>(set)].table[static_cast<std::size_t>(kind)];
   }
-  /// With workspace for both ways to choose tokens: one may be recorded before it has ever run.
+  /// With workspace for both ways to choose tokens: what grows later voids recordings.
   const GemmGroup& head_group(const Head& head);
   /// The likeliest token of every row of `input`.
   void largest(const Head& head, const HalfRows& input, int rows, TokenId* tokens);

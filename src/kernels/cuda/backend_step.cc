@@ -85,8 +85,8 @@ void CudaBackend::begin_part(GraphPart part) {
                                sizes_.blocks,
                                is_target ? sizes_.rows : sizes_.draft_rows,
                                is_target ? sizes_.span_rows : sizes_.draft_steps,
-                               is_target && sizes_.samples};
-  check(graphs_.begin(part, key, sizes_.is_filled_up && failure_.ok(), stream_));
+                               is_target ? sizes_.samples + 2 * waits_for_host() : 0};
+  check(graphs_.begin(key, sizes_.is_filled_up && failure_.ok(), stream_));
   if (sizes_.is_filled_up && !is_replay()) is_first_of_shape_ = true;
 }
 
@@ -96,7 +96,6 @@ void CudaBackend::end_part() {
 
 void CudaBackend::verify(const Head& head, Rows h) {
   const bool samples = !host_.sampled_rows().empty();
-  const bool is_eager = graphs_.is_eager();
   if (samples && !is_replay()) {
     const HalfRows input = next_input(HalfUse::kHead, h, nullptr);
     TokenId* const chosen = results_at(results_.chosen);
@@ -108,12 +107,14 @@ void CudaBackend::verify(const Head& head, Rows h) {
       largest(head, input, count(h), chosen);
     }
   }
+  if (samples && !waits_for_host() && !is_replay()) accept_tokens(h);
   end_part();
   if (!samples) return;
-  if (is_eager) graphs_.set_warm(GraphPart::kTarget);
   is_verified_ = true;
-  choose_on_host(head, h.cols);
-  accept_tokens(h);
+  if (waits_for_host()) {
+    choose_on_host(head, h.cols);
+    accept_tokens(h);
+  }
   if (sizes_.draft_steps > 0) begin_part(GraphPart::kDraft);
 }
 
@@ -157,7 +158,6 @@ void CudaBackend::sample(const Head& head, const HalfRows& input, int rows, Toke
 /// Chooses the tokens of the rows that are the host's, from their logits.
 void CudaBackend::choose_on_host(const Head& head, int cols) {
   const std::span<const std::size_t> indices = sampling_.host_rows();
-  if (indices.empty()) return;
   const std::size_t bytes = static_cast<std::size_t>(host_.kept_rows()) * sizeof(TokenId);
   check(cudaMemcpyAsync(results_.chosen, results_at(results_.chosen), bytes, cudaMemcpyDeviceToHost,
                         stream_));
@@ -183,9 +183,7 @@ void CudaBackend::choose_on_host(const Head& head, int cols) {
 }
 
 core::Result<StepResult> CudaBackend::end_step() {
-  const bool is_eager = graphs_.is_eager();
   end_part();
-  if (draft_steps_ > 0 && is_eager) graphs_.set_warm(GraphPart::kDraft);
   check(cudaMemcpyAsync(pinned_results_.data(), device_results_.as<void>(), pinned_results_.size(),
                         cudaMemcpyDeviceToHost, stream_));
   check(cudaStreamSynchronize(stream_));

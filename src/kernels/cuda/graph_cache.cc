@@ -1,6 +1,7 @@
 #include "tandem/kernels/cuda/graph_cache.h"
 
 #include <cstddef>
+#include <utility>
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -10,16 +11,23 @@ constexpr std::size_t kMaxGraphs = 256;
 
 }  // namespace
 
-cudaError_t GraphCache::begin(GraphPart part, const Key& key, bool may_record,
-                              cudaStream_t stream) {
+cudaError_t GraphCache::begin(const Key& key, bool may_record, cudaStream_t stream) {
   mode_ = Mode::kEager;
-  if (!may_record || !is_warm(part)) return cudaSuccess;
+  if (!may_record) return cudaSuccess;
   key_ = key;
-  if (graphs_.count(key) > 0) {
+  const auto known = graphs_.find(key);
+  if (known == graphs_.end()) {
+    if (graphs_.size() >= kMaxGraphs) {
+      clear();
+      graphs_.clear();
+    }
+    graphs_.emplace(key, nullptr);
+    return cudaSuccess;
+  }
+  if (known->second != nullptr) {
     mode_ = Mode::kReplay;
     return cudaSuccess;
   }
-  if (graphs_.size() >= kMaxGraphs) clear();
   mode_ = Mode::kRecord;
   return cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
 }
@@ -36,13 +44,14 @@ cudaError_t GraphCache::end(cudaStream_t stream) {
   error = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   if (error != cudaSuccess) return error;
-  graphs_.emplace(key_, executable);
+  graphs_.insert_or_assign(key_, executable);
   return cudaGraphLaunch(executable, stream);
 }
 
 void GraphCache::clear() {
-  for (const auto& [key, executable] : graphs_) cudaGraphExecDestroy(executable);
-  graphs_.clear();
+  for (auto& [key, executable] : graphs_) {
+    if (executable != nullptr) cudaGraphExecDestroy(std::exchange(executable, nullptr));
+  }
 }
 
 }  // namespace tandem::kernels::cuda

@@ -1,4 +1,4 @@
-// A head of q, k or v of one row, by a warp: sums of parts, norm, RoPE, fp16.
+// A head of q, k or v of one row, by a block: sums of parts, norm, RoPE, fp16.
 
 #include "tandem/kernels/cuda/head_rows.h"
 
@@ -25,18 +25,35 @@ __device__ float4 storable(float4 v, bool& fits) {
   return {one(v.x), one(v.y), one(v.z), one(v.w)};
 }
 
-/// A lane has, kQuads times, four dimensions of the first half and their RoPE partners in the
-/// second. All but the sums is at hand before the product has
-/// ended.
+/// Threads of a head: each has four dimensions of the first half and their RoPE partners in the
+/// second.
+template <int D>
+constexpr int kHeadThreads = D > 256 ? D / 8 : 32;
+
+/// Over the threads of a head, in one fixed order.
+template <int D>
+__device__ float head_sum(float value) {
+  value = warp_sum(value);
+  if constexpr (kHeadThreads < D >> 32) {
+    __shared__ float scratch[kHeadThreads<D> / 32];
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = 0.0f;
+#pragma unroll
+    for (const float share : scratch) value += share;
+  }
+  return value;
+}
+
+/// All but the sums is at hand before the product has ended.
 template <int D>
 struct HeadRow {
-  static constexpr int kQuads = D > 256 ? 2 : 1;
   HeadRole role;
   int head, row;
-  float4 low[kQuads], high[kQuads];
+  float4 low, high;
 
   __device__ HeadRow(const HeadInputs& in, HeadRole role_, int head_, int row_)
-      : role(role_), head(head_), row(row_), low(), high() {
+      : role(role_), head(head_), row(row_), low(), high(), dim(4 * static_cast<int>(threadIdx.x)) {
     const bool from_k =
         role == HeadRole::kKey || (role == HeadRole::kValue && in.layout.value_is_key);
     first_output = (role == HeadRole::kQuery ? 0
@@ -44,97 +61,80 @@ struct HeadRow {
                                              : in.layout.v_tile) *
                        kTileRows +
                    head * D;
+    if (dim >= D / 2) return;
+    low_parts = in.sums.parts[(first_output + dim) / kTileRows];
+    high_parts = in.sums.parts[(first_output + dim + D / 2) / kTileRows];
+    if (role == HeadRole::kValue) return;
     const float* norm = role == HeadRole::kQuery ? in.q_norm : in.k_norm;
     const float2* turn = in.rope + static_cast<std::size_t>(row) * (D / 2);
-    each([&](int i, int dim) {
-      low_parts[i] = in.sums.parts[(first_output + dim) / kTileRows];
-      high_parts[i] = in.sums.parts[(first_output + dim + D / 2) / kTileRows];
-      if (role == HeadRole::kValue) return;
-      low_norm[i] = load4(norm + dim);
-      high_norm[i] = load4(norm + dim + D / 2);
-      turns[i][0] = load4(&turn[dim].x);
-      turns[i][1] = load4(&turn[dim + 2].x);
-    });
-  }
-
-  /// body(i, dim): low[i] begins at dimension `dim`, high[i] at dim + D / 2.
-  template <typename Body>
-  __device__ void each(Body&& body) {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      const int dim = 4 * static_cast<int>(threadIdx.x % 32 + 32 * i);
-      if (dim < D / 2) body(i, dim);
-    }
+    low_norm = load4(norm + dim);
+    high_norm = load4(norm + dim + D / 2);
+    turns[0] = load4(&turn[dim].x);
+    turns[1] = load4(&turn[dim + 2].x);
   }
 
   /// Once the product has ended.
   __device__ void finish(const HeadInputs& in) {
-    each([&](int i, int dim) {
+    if (dim < D / 2) {
       const int n = first_output + dim, partner = n + D / 2;
-      sum_two_parts<5>(in.sums, row, low_parts[i], n % kTileRows, high_parts[i],
-                       partner % kTileRows, low[i], high[i]);
-    });
-    float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      squares += warp_sum(sum_of_squares(low[i]) + sum_of_squares(high[i]));
+      sum_two_parts<5>(in.sums, row, low_parts, n % kTileRows, high_parts, partner % kTileRows, low,
+                       high);
     }
+    const float squares = head_sum<D>(sum_of_squares(low) + sum_of_squares(high));
     const float inverse = inverse_rms(squares, D, in.eps);
+    low = low * inverse;
+    high = high * inverse;
+    if (role != HeadRole::kValue) {
+      const float4 a = low * low_norm, b = high * high_norm;
+      const float4 c = {turns[0].x, turns[0].z, turns[1].x, turns[1].z};
+      const float4 s = {turns[0].y, turns[0].w, turns[1].y, turns[1].w};
+      low = a * c + b * s * -1.0f;
+      high = b * c + a * s;
+    }
+    if (role == HeadRole::kQuery) return;
     bool fits = true;
-    each([&](int i, int) {
-      low[i] = low[i] * inverse;
-      high[i] = high[i] * inverse;
-      if (role != HeadRole::kValue) {
-        const float4 a = low[i] * low_norm[i], b = high[i] * high_norm[i];
-        const float4 c = {turns[i][0].x, turns[i][0].z, turns[i][1].x, turns[i][1].z};
-        const float4 s = {turns[i][0].y, turns[i][0].w, turns[i][1].y, turns[i][1].w};
-        low[i] = a * c + b * s * -1.0f;
-        high[i] = b * c + a * s;
-      }
-      if (role == HeadRole::kQuery) return;
-      low[i] = storable(low[i], fits);
-      high[i] = storable(high[i], fits);
-    });
+    low = storable(low, fits);
+    high = storable(high, fits);
     if (!fits) in.broken[row] = 1;
   }
 
   /// q or k in the order of pair_index(), v in that of its dimensions.
   __device__ void store_row(half* to) {
-    store([&](int dim, half2 v) {
-      *reinterpret_cast<half2*>(to + (role == HeadRole::kValue ? dim : pair_index(dim))) = v;
+    store([&](int at, half2 v) {
+      *reinterpret_cast<half2*>(to + (role == HeadRole::kValue ? at : pair_index(at))) = v;
     });
   }
   /// k or v at its place in the block of a page and KV head.
   __device__ void store_key(half* block, int key) {
-    store([&](int dim, half2 v) {
+    store([&](int at, half2 v) {
       if (role == HeadRole::kKey) {
-        *reinterpret_cast<half2*>(block + k_index(key, dim, D)) = v;
+        *reinterpret_cast<half2*>(block + k_index(key, at, D)) = v;
       } else {
-        block[kPageTokens * D + v_index(key, dim)] = __low2half(v);
-        block[kPageTokens * D + v_index(key, dim + 1)] = __high2half(v);
+        block[kPageTokens * D + v_index(key, at)] = __low2half(v);
+        block[kPageTokens * D + v_index(key, at + 1)] = __high2half(v);
       }
     });
   }
 
  private:
+  int dim;  // `low` begins here, `high` at dim + D / 2; none from D / 2 on
   int first_output;
-  TileParts low_parts[kQuads], high_parts[kQuads];
-  float4 low_norm[kQuads], high_norm[kQuads], turns[kQuads][2];
+  TileParts low_parts, high_parts;
+  float4 low_norm = {}, high_norm = {}, turns[2] = {};
 
   template <typename To>
   __device__ void store(To&& to) {
-    each([&](int i, int dim) {
-      to(dim, __floats2half2_rn(low[i].x, low[i].y));
-      to(dim + 2, __floats2half2_rn(low[i].z, low[i].w));
-      to(dim + D / 2, __floats2half2_rn(high[i].x, high[i].y));
-      to(dim + D / 2 + 2, __floats2half2_rn(high[i].z, high[i].w));
-    });
+    if (dim >= D / 2) return;
+    to(dim, __floats2half2_rn(low.x, low.y));
+    to(dim + 2, __floats2half2_rn(low.z, low.w));
+    to(dim + D / 2, __floats2half2_rn(high.x, high.y));
+    to(dim + D / 2 + 2, __floats2half2_rn(high.z, high.w));
   }
 };
 
-// A warp a (row, head), heads in the order q, k, v.
+// A block a (row, head), heads in the order q, k, v.
 template <int D>
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(kHeadThreads<D>)
     head_rows_kernel(HeadInputs in, const DeviceRow* rows, int q_rows, KvView kv, half* q) {
   let_next_start();
   const HeadLayout& layout = in.layout;
@@ -166,12 +166,22 @@ void qkv_finish(const HeadInputs& in, const DeviceRow* rows, int num_rows, int q
                 const KvView& kv, half* q, cudaStream_t stream) {
   const HeadLayout& layout = in.layout;
   const int heads = layout.heads + (layout.k_tile >= 0 ? 2 * layout.kv_heads : 0);
-  const auto kernel = layout.head_size == 32    ? head_rows_kernel<32>
-                      : layout.head_size == 64  ? head_rows_kernel<64>
-                      : layout.head_size == 128 ? head_rows_kernel<128>
-                      : layout.head_size == 256 ? head_rows_kernel<256>
-                                                : head_rows_kernel<512>;  // checked by configure()
-  launch(kernel, dim3(num_rows, heads), 32, 0, stream, in, rows, q_rows, kv, q);
+  const auto run = [&]<int D>() {
+    launch(head_rows_kernel<D>, dim3(num_rows, heads), kHeadThreads<D>, 0, stream, in, rows, q_rows,
+           kv, q);
+  };
+  switch (layout.head_size) {  // checked by configure()
+    case 32:
+      return run.operator()<32>();
+    case 64:
+      return run.operator()<64>();
+    case 128:
+      return run.operator()<128>();
+    case 256:
+      return run.operator()<256>();
+    default:
+      return run.operator()<512>();
+  }
 }
 
 }  // namespace tandem::kernels::cuda

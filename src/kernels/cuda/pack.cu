@@ -155,7 +155,8 @@ __global__ void pack_e4m3(PackArguments p) {
 
 __global__ void gather_kernel(MatrixView table, const std::int32_t* tokens, int stride, int cols,
                               float scale, float* out) {
-  after_previous();
+  let_next_start();
+  wait_for_previous();
   const int row = tokens[blockIdx.x * stride];
   const float row_scale = table.row_scales == nullptr ? 1.0f : table.row_scales[row];
   const int bytes = brick_bytes(table.kind),

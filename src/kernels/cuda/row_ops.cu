@@ -6,6 +6,7 @@
 #include "tandem/kernels/cuda/reduce.cuh"
 #include "tandem/kernels/cuda/row_math.cuh"
 #include "tandem/kernels/cuda/row_ops.h"
+#include "tandem/kernels/cuda/two_sums.cuh"
 
 namespace tandem::kernels::cuda {
 namespace {
@@ -129,7 +130,8 @@ __global__ void __launch_bounds__(most_row_threads(kQuads))
   if (out.data != nullptr && threadIdx.x == 0) out.scale[row] = scale;
 }
 
-__global__ void __launch_bounds__(kGateThreads)
+// Ten blocks an SM: registers for fewer would leave L2 waiting.
+__global__ void __launch_bounds__(kGateThreads, 10)
     geglu_kernel(Partials p, int up_tile, int cols, HalfRows out, std::int32_t* broken) {
   let_next_start();
   const int row = blockIdx.y, c = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
@@ -138,8 +140,8 @@ __global__ void __launch_bounds__(kGateThreads)
   const TileParts up_parts = is_inside ? p.parts[up_tile + c / kTileRows] : TileParts{};
   wait_for_previous();
   if (!is_inside) return;
-  const float4 gate = sum_parts(p, gate_parts, row, c % kTileRows);
-  const float4 up = sum_parts(p, up_parts, row, c % kTileRows);
+  float4 gate, up;
+  sum_two_parts<3>(p, row, gate_parts, c % kTileRows, up_parts, c % kTileRows, gate, up);
   store_gated(out, row, c, gelu4(gate) * up, broken);
 }
 
@@ -175,7 +177,8 @@ __global__ void combine_ple_kernel(Partials p, const float* norm, float input_sc
 __global__ void concat_kernel(const float* embedding, const float* hidden, const DeviceRow* rows,
                               int cols, HalfRows out) {
   __shared__ float scratch[32];
-  after_previous();
+  let_next_start();
+  wait_for_previous();
   const int row = blockIdx.x;
   const float* e = embedding + static_cast<std::size_t>(row) * cols;
   const float* u = hidden + static_cast<std::size_t>(rows[row].slot) * cols;
@@ -192,7 +195,8 @@ __global__ void concat_kernel(const float* embedding, const float* hidden, const
 }
 
 __global__ void store_hidden_kernel(Partials p, const DeviceRow* rows, int cols, float* dst) {
-  after_previous();
+  let_next_start();
+  wait_for_previous();
   const int row = blockIdx.x;
   float* to = dst + static_cast<std::size_t>(rows[row].slot) * cols;
   for (int c = 4 * threadIdx.x; c < cols; c += 4 * blockDim.x) {

@@ -58,7 +58,7 @@ class StepBlock {
     return device_at<PageId>(tables_at_) +
            kind * static_cast<std::size_t>((sizes_.spans + 1) * sizes_.blocks);
   }
-  DeviceRow padding_row() const { return {num_spans_, max_sequences_, 0, 0, 1}; }
+  DeviceRow padding_row() const { return {sizes_.spans, max_sequences_, 0, 0, 1}; }
 
  private:
   static constexpr int kMaxRatios = 4;

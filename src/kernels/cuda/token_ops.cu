@@ -24,7 +24,8 @@ __global__ void rope_kernel(const DeviceRow* rows, RopeTables rope, std::int32_t
 __global__ void largest_kernel(const unsigned long long* keys, int count, int vocab,
                                TokenId* tokens) {
   __shared__ unsigned long long scratch[32];
-  after_previous();
+  let_next_start();
+  wait_for_previous();
   const unsigned long long* row = keys + static_cast<std::size_t>(blockIdx.x) * count;
   unsigned long long best = 0;
   for (int i = threadIdx.x; i < count; i += blockDim.x) best = row[i] > best ? row[i] : best;
@@ -47,7 +48,8 @@ __device__ int accepted_drafts(const AcceptArguments& a, const SampledSpan& span
 }
 
 __global__ void accept_kernel(AcceptArguments a) {
-  after_previous();
+  let_next_start();
+  wait_for_previous();
   const int i = blockIdx.x;
   if (i >= a.counts->draft_rows && threadIdx.x == 0) {
     a.draft_rows[i] = {a.padding.span, a.padding.slot, 0, 0, 0};
