@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "tandem/app/memory_need.h"
 #include "tandem/app/option_text.h"
 #include "tandem/app/self_test.h"
 #include "tandem/app/step_rows.h"
@@ -68,6 +69,27 @@ std::uint32_t digest(const model::ModelFiles& files) {
     for (const std::int64_t size : tensor.view->shape) add(fmt::format(" {}", size));
   }
   return hash;
+}
+
+/// A machine or a container without the memory kills the process when the texts have grown long
+/// enough: said before.
+core::Status warn_of_memory(const ModelOptions& options) {
+  TANDEM_ASSIGN(const auto target, model::ModelFiles::open(options.model));
+  std::unique_ptr<model::ModelFiles> drafter;
+  if (!options.draft.empty()) {
+    TANDEM_ASSIGN(drafter, model::ModelFiles::open(options.draft));
+  }
+  ServeBounds bounds{.context = options.context, .max_sequences = options.max_sequences};
+  if (options.kv_memory_bytes > 0) bounds.kv_memory_bytes = options.kv_memory_bytes;
+  TANDEM_ASSIGN(const MemoryNeed need, memory_need(*target, drafter.get(), bounds));
+  const auto available = available_memory();
+  if (available && need.total() > *available) {
+    core::log_warning(fmt::format(
+        "up to {} of memory will be taken, {} of it for KV, but {} are available; lower "
+        "--kv-memory, --context or --max-sequences",
+        format_size(need.total()), format_size(need.kv()), format_size(*available)));
+  }
+  return {};
 }
 
 /// Reading a vocabulary leaves free blocks behind that the weights, which do not come from the
@@ -138,7 +160,8 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   }
   give_back_free_memory();
   TANDEM_ASSIGN(auto backend, make_backend(options));
-  if (backend->device_memory().has_value()) TANDEM_TRY(check_device(options));
+  const bool is_gpu = backend->device_memory().has_value();
+  TANDEM_TRY(is_gpu ? check_device(options) : warn_of_memory(options));
   auto model = model::Model::load(load_options(options), std::move(backend));
   if (options.device == "auto" && model.status().code() == core::Code::kUnimplemented) {
     core::log_info(fmt::format("running on the CPU: {}", model.status().message()));

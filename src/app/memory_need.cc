@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "tandem/app/option_text.h"
 #include "tandem/app/step_rows.h"
+#include "tandem/core/cgroup.h"
 #include "tandem/core/checked_math.h"
 #include "tandem/engine/engine.h"
 #include "tandem/kernels/cpu/context.h"
@@ -160,6 +163,18 @@ core::Result<MemoryNeed> memory_need(const model::ModelFiles& target,
   need.workspace = totals.row_bytes + scratch_bytes(config, totals, max_rows) +
                    shared_bytes(config, sampled_rows, context);
   return need;
+}
+
+std::optional<std::uint64_t> available_memory() {
+  std::optional<std::uint64_t> bytes = core::memory_limit();
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    std::uint64_t kib = 0;
+    if (name == "MemAvailable:" && file >> kib) {
+      return std::min(kib * 1024, bytes.value_or(kib * 1024));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace tandem::app

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 #include "tandem/core/status.h"
 #include "tandem/model/memory_plan.h"
@@ -37,5 +39,9 @@ core::Status check_kv_memory(const model::ModelConfig& config, std::size_t bytes
 /// the table of a centroid head. Finds and checks every tensor on the way: fails as loading would.
 core::Result<MemoryNeed> memory_need(const model::ModelFiles& target,
                                      const model::ModelFiles* drafter, const ServeBounds& bounds);
+
+/// Bytes that the machine has available, or the container's limit where that is less; nothing where
+/// neither is known.
+std::optional<std::uint64_t> available_memory();
 
 }  // namespace tandem::app

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "tandem/core/cgroup.h"
 #include "tandem/core/check.h"
-#include "tandem/core/cpu_quota.h"
 
 namespace tandem::core {
 namespace {

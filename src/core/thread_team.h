@@ -46,7 +46,7 @@ class ThreadTeam {
   std::unique_ptr<State> state_;
 };
 
-/// Cores this process may run on, no more than its quota of time (core/cpu_quota.h).
+/// Cores this process may run on, no more than its quota of time (core/cgroup.h).
 int usable_cores();
 
 }  // namespace tandem::core

@@ -376,6 +376,13 @@ TEST(Cli, DraftsThatAreNeverRightAreToldOf) {
   EXPECT_THAT(other.errors(), HasSubstr("is --draft the drafter that was made for this model?"));
 }
 
+TEST(Cli, MemoryThatIsNotThereIsWarnedOf) {
+  Program run({"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--prompt", "hi", "--max-tokens", "1",
+               "--device", "cpu", "--kv-memory", "1000TiB"});
+  run.wait(kPatience);  // if the system reserves that much, it answers
+  EXPECT_THAT(run.errors(), HasSubstr("of memory will be taken"));
+}
+
 TEST(Cli, MoreThreadsThanCoresAreWarnedOf) {
   Program run({"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--prompt", "hi", "--max-tokens", "1",
                "--device", "cpu", "--threads",

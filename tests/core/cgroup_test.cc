@@ -1,4 +1,4 @@
-#include "tandem/core/cpu_quota.h"
+#include "tandem/core/cgroup.h"
 
 #include <gtest/gtest.h>
 
@@ -19,10 +19,24 @@ class Tree {
     std::ofstream(file) << text;
   }
   std::optional<int> quota() const { return cpu_quota(directory_.path()); }
+  std::optional<std::uint64_t> memory() const { return memory_limit(directory_.path()); }
 
  private:
   testing::TemporaryDirectory directory_;
 };
+
+TEST(MemoryLimit, IsThatOfTheGroupIfItHasOne) {
+  Tree tree;
+  EXPECT_EQ(tree.memory(), std::nullopt);
+  tree.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(tree.memory(), std::nullopt);
+  tree.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
+  EXPECT_EQ(tree.memory(), 1073741824U);
+  tree.write("/sys/fs/cgroup/memory.max", "max\n");
+  EXPECT_EQ(tree.memory(), 1073741824U);
+  tree.write("/sys/fs/cgroup/memory.max", "2147483648\n");
+  EXPECT_EQ(tree.memory(), 2147483648U);
+}
 
 TEST(CpuQuota, IsThatOfTheGroup) {
   Tree service;
