@@ -49,13 +49,14 @@ std::string url_of(const ServeOptions& options, std::uint16_t port) {
                      is_v6 ? "[" : "", options.host, is_v6 ? "]" : "", port);
 }
 
-server::ServedModel served(const LoadedModel& loaded) {
+server::ServedModel served(const LoadedModel& loaded, const ModelOptions& options) {
   server::ServedModel out;
   out.engine = loaded.engine.get();
   out.tokenizer = loaded.tokenizer;
   out.template_variant = loaded.template_variant;
   out.default_sampling = loaded.sampling;
   out.max_context = loaded.max_context;
+  out.max_requests = options.max_sequences + options.max_queue;
   out.fingerprint = loaded.fingerprint;
   return out;
 }
@@ -125,7 +126,7 @@ int serve_main(const ServeOptions& options) {
   auto model = load_while_listening(options.model, signals);
   if (!model.ok()) return fail(model.status());
   loaded.emplace(std::move(model).value());
-  (*server)->attach(served(*loaded));
+  (*server)->attach(served(*loaded, options.model));
   core::log_info(fmt::format("ready: {}/v1, model \"{}\"", url, *name));
 
   bool is_stopped = false;

@@ -69,6 +69,10 @@ void append_bare_value(std::string_view bare, std::string& out) {
 
 }  // namespace
 
+bool is_call_name(std::string_view name) {
+  return !name.empty() && name.find_first_of(" \t\n\r\v\f{}[],:\xFF") == name.npos;
+}
+
 void CallReader::push(std::string_view text, std::string& arguments) {
   out_ = &arguments;
   while (!text.empty() && state_ != State::kBroken) text.remove_prefix(read(text));
@@ -102,7 +106,7 @@ std::size_t CallReader::read_head(std::string_view text) {
   std::string_view head = strip_ascii(held_);
   const bool has_prefix = head.starts_with(kPrefix);
   if (has_prefix) head = strip_ascii(head.substr(kPrefix.size()));
-  if (!has_prefix || head.empty() || head.find_first_of(" \t\n\r\v\f}[],:\xFF") != head.npos) {
+  if (!has_prefix || !is_call_name(head)) {
     state_ = State::kBroken;
   } else {
     name_ = head;

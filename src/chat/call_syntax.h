@@ -13,6 +13,9 @@ inline constexpr char kQuoteMark = '\xFF';
 inline constexpr std::string_view kAsciiSpace = " \t\n\r\v\f";
 std::string_view strip_ascii(std::string_view text);
 
+/// Whether a call of a function with this name can be read back.
+bool is_call_name(std::string_view name);
+
 /// Reads what a model writes between <|tool_call> and <tool_call|> as it comes:
 /// `call:NAME{key:value,...}`, with quote tokens as kQuoteMark. The arguments become compact JSON
 /// text. Keys may be bare, quoted or JSON strings and keep order and repetition; numbers keep their

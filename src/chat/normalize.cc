@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/chat/call_syntax.h"
 #include "tandem/chat/python_text.h"
 #include "tandem/chat/wire_json.h"
 
@@ -315,6 +316,9 @@ core::Result<Tool> read_tool(const json::value& value, WireRules rules, const st
     TANDEM_ASSIGN(const std::string name,
                   expect_text(member(*function, "name"), path + ".function.name"));
     if (name.empty()) return wrong(path + ".function.name", "must not be empty");
+    if (!is_call_name(name)) {
+      return wrong(path + ".function.name", "must not hold white space or any of {}[],:");
+    }
     if (const auto* description = member(*function, "description")) {
       TANDEM_TRY(expect_text(description, path + ".function.description").status());
     }

@@ -43,6 +43,14 @@ std::variant<PreparedRequest, ApiError> checked(PreparedRequest request, const S
                                                 std::string_view model_name,
                                                 std::string_view prompt_param) {
   if (auto error = check_model(request.params.model, model_name)) return *std::move(error);
+  const std::size_t answers = request.prompts.size() * static_cast<std::size_t>(request.params.n);
+  if (model.max_requests > 0 && answers > static_cast<std::size_t>(model.max_requests)) {
+    // Not "later": there would never be room for them.
+    return invalid_request(fmt::format("'n' times the number of prompts is {}, but this server "
+                                       "takes {} requests at a time.",
+                                       answers, model.max_requests),
+                           "n");
+  }
   const auto max_context = static_cast<std::size_t>(model.max_context);
   for (const std::vector<TokenId>& prompt : request.prompts) {
     const bool has_answer = request.params.max_tokens != 0;

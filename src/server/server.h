@@ -46,6 +46,7 @@ struct ServedModel {
   /// The model file's general.sampling.* if it has them, else Gemma's own recommendation.
   kernels::SamplingParams default_sampling = {.temperature = 1.0F, .top_k = 64, .top_p = 0.95F};
   int max_context = 0;                 ///< most tokens of a prompt and its answer
+  int max_requests = 0;                ///< most that the engine runs and lets wait; 0: not known
   std::string fingerprint = "tandem";  ///< system_fingerprint: version, weights, backend
 };
 

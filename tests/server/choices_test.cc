@@ -199,6 +199,14 @@ TEST_F(ChoicesTest, AreRefusedTogetherWhenTheQueueIsFull) {
   EXPECT_TRUE(engine_.wait_cancelled(id));
 }
 
+TEST_F(ChoicesTest, AreRefusedForGoodWhereTheyNeverFit) {
+  start_and_attach();
+  const auto refused = complete(R"({"prompt":["a","b"],"n":21})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("is 42, but this server takes 41 requests at a time"));
+  EXPECT_EQ(engine_.num_submitted(), 0U);
+}
+
 TEST_F(ChoicesTest, AreAllCancelledWhenTheClientLeaves) {
   start_and_attach();
   const std::string body = chat_body(R"("n":3)");

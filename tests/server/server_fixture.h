@@ -63,7 +63,7 @@ inline std::vector<TokenId> tokens_of(std::string_view text) {
 class ServerTest : public ::testing::Test {
  protected:
   static constexpr const char* kModel = "demo/model";
-  static constexpr int kMaxContext = 100;
+  static constexpr int kMaxContext = 100, kMaxRequests = 41;
 
   void start(ServerOptions options = {}) {
     options.port = 0;
@@ -79,6 +79,7 @@ class ServerTest : public ::testing::Test {
     model.tokenizer = test_tokenizer();
     model.template_variant = chat::TemplateVariant::kOpenTurn;
     model.max_context = kMaxContext;
+    model.max_requests = kMaxRequests;
     model.fingerprint = "fp";
     server_->attach(std::move(model));
   }
