@@ -28,6 +28,7 @@ constexpr Unsupported kUnsupported[] = {
     {"cache_salt", never},
     {"dry_multiplier", is_not_positive},
     {"dynatemp_range", is_not_positive},
+    {"guided_whitespace_pattern", never},
     {"include_stop_str_in_output", is_false},
     {"logits_processors", is_empty},
     {"lora", is_empty},

@@ -29,6 +29,7 @@ TEST(MembersOfOtherServers, AreRefusedWhereTheyWouldChangeTheAnswer) {
       {"allowed_token_ids", "[5]"},
       {"bad_words", R"(["x"])"},
       {"cache_salt", R"("tenant")"},
+      {"guided_whitespace_pattern", R"("\\n")"},
       {"include_stop_str_in_output", "true"},
       {"priority", "-1"},
       {"repetition_detection", R"({"max_pattern_size":8})"},
