@@ -71,9 +71,12 @@ std::uint32_t digest(const model::ModelFiles& files) {
   return hash;
 }
 
-/// A machine or a container without the memory kills the process when the texts have grown long
-/// enough: said before.
-core::Status warn_of_memory(const ModelOptions& options) {
+/// Warns of options for a GPU where there is none, and of memory that is not there: the machine or
+/// its container kills the process when the texts have grown long enough.
+core::Status check_host(const ModelOptions& options) {
+  if (options.gpu_memory_bytes > 0 || options.ple_on_host) {
+    core::log_warning("--gpu-memory and --ple are for a GPU; this runs on the CPU without them");
+  }
   TANDEM_ASSIGN(const auto target, model::ModelFiles::open(options.model));
   std::unique_ptr<model::ModelFiles> drafter;
   if (!options.draft.empty()) {
@@ -160,8 +163,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   }
   give_back_free_memory();
   TANDEM_ASSIGN(auto backend, make_backend(options));
-  const bool is_gpu = backend->device_memory().has_value();
-  TANDEM_TRY(is_gpu ? check_device(options) : warn_of_memory(options));
+  TANDEM_TRY(backend->device_memory() ? check_device(options) : check_host(options));
   auto model = model::Model::load(load_options(options), std::move(backend));
   if (options.device == "auto" && model.status().code() == core::Code::kUnimplemented) {
     core::log_info(fmt::format("running on the CPU: {}", model.status().message()));

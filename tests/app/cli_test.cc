@@ -383,12 +383,13 @@ TEST(Cli, MemoryThatIsNotThereIsWarnedOf) {
   EXPECT_THAT(run.errors(), HasSubstr("of memory will be taken"));
 }
 
-TEST(Cli, MoreThreadsThanCoresAreWarnedOf) {
+TEST(Cli, OptionsThatDoNotSuitTheDeviceAreWarnedOf) {
   Program run({"run", "--model", kTiny + "tiny-e-Q8_0.gguf", "--prompt", "hi", "--max-tokens", "1",
-               "--device", "cpu", "--threads",
+               "--device", "cpu", "--gpu-memory", "1GiB", "--threads",
                std::to_string(std::thread::hardware_concurrency() + 1)});
   EXPECT_EQ(run.wait(kPatience), 0);
   EXPECT_THAT(run.errors(), HasSubstr("cores that this process may use"));
+  EXPECT_THAT(run.errors(), HasSubstr("--gpu-memory and --ple are for a GPU"));
 }
 
 TEST(Cli, AFullLogDiskEndsNothing) {
