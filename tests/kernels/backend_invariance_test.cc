@@ -259,6 +259,59 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(AttentionKind::kSliding, AttentionKind::kFull)),
     head_name);
 
+/// Matrices so large that the CUDA backend cuts their products into more runs than it has SMs, and
+/// gives a CTA of many rows two of them.
+class ProductInvariance : public ::testing::TestWithParam<std::tuple<BackendFactory, DType>> {
+ protected:
+  static constexpr int kHidden = 2816, kFfn = 4096, kMostRows = 300;
+
+  static Dims dims() {
+    Dims d;
+    d.hidden = kHidden;
+    d.ffn = kFfn;
+    return d;
+  }
+  /// The first `count` of the rows, after a feed-forward step of these rows alone.
+  std::vector<float> run(int count) {
+    const std::vector<TokenId> tokens(static_cast<std::size_t>(count), 1);
+    rig_.backend().set_slot(0, {});
+    rig_.backend().begin_step({{rig_.prompt(0, tokens, 0, Keep::kAll)}});
+    const kernels::Rows x = x_.prefix(count);
+    rig_.backend().write(x, std::span(values_).first(static_cast<std::size_t>(count * kHidden)));
+    rig_.backend().ffn(weights_, 0.7F, x);
+    std::vector<float> out = rig_.read(x);
+    EXPECT_TRUE(rig_.backend().end_step().ok());
+    return out;
+  }
+
+ private:
+  OpRig rig_{std::get<0>(GetParam()), dims()};
+  kernels::FfnWeights weights_ = rig_.ffn_weights(std::get<1>(GetParam()), kHidden, kFfn, 1);
+  std::vector<float> values_ = random_values(static_cast<std::size_t>(kMostRows * kHidden), 2);
+  kernels::Rows x_ = rig_.rows(kMostRows, kHidden, kernels::RowSet::kStep);
+};
+
+TEST_P(ProductInvariance, FewRowsHaveTheBitsOfMany) {
+  const std::vector<float> whole = run(kMostRows);
+  for (const int count : {1, 12, 30, 60, 90, 128, 190}) {
+    const std::vector<float> rows = run(count);
+    const auto differs = std::mismatch(rows.begin(), rows.end(), whole.begin()).first;
+    EXPECT_EQ(differs, rows.end())
+        << count << " rows, the first to differ: " << (differs - rows.begin()) / kHidden;
+  }
+}
+
+std::vector<std::tuple<BackendFactory, DType>> cuda_cases() {
+  std::vector<std::tuple<BackendFactory, DType>> cases;
+  for (const auto& c : all_cases()) {
+    if (std::get<0>(c).name == "cuda") cases.push_back(c);
+  }
+  return cases;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProductInvariance);  // without a GPU
+INSTANTIATE_TEST_SUITE_P(All, ProductInvariance, ::testing::ValuesIn(cuda_cases()), case_name);
+
 TEST(CpuBackends, GiveTheSameBitsInEveryInstructionSetAndThreadCount) {
   const std::vector<TokenId> text = text_of(kTextSize, 7);
   for (const DType dtype :

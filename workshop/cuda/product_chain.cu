@@ -1,9 +1,12 @@
-// How fast are the matrix products of a step, between the kernels that stand between them? A graph
-// of 40 layers' residual + norm, gate and up, gated product and down, shapes of E4B, each layer
-// with weights of its own; and one product of a matrix so large that its start and end do not
-// count. Prints us a layer, us of the large product, and its rates.
+// How fast are the matrix products of a step, between the kernels that stand between them?
+//   product_chain [e4b|12b|31b] [ROWS...]
+// A graph of 40 layers' residual + norm, gate and up, gated product and down, shapes of that model,
+// each layer with weights of its own; and one product of a matrix so large that its start and end
+// do not count. Prints us a layer, us of the large product, and its rates.
 
 #include <cstring>
+#include <map>
+#include <string>
 
 #include "common.cuh"
 #include "tandem/kernels/cuda/gemm.h"
@@ -13,7 +16,12 @@ using namespace tandem::kernels::cuda;
 
 namespace {
 
-constexpr int kWidth = 2560, kHidden = 10240, kLayers = 40, kLargeOutputs = 20480 * 8;
+struct Shape {
+  int width, hidden;
+};
+const std::map<std::string, Shape> kShapes = {
+    {"e4b", {2560, 10240}}, {"12b", {3840, 15360}}, {"31b", {5376, 21504}}};
+constexpr int kLayers = 40, kLargeOutputs = 20480 * 8;
 constexpr int kCtas = 264, kMostRows = 512;
 
 template <typename T>
@@ -76,13 +84,14 @@ struct Input {
 
 class Study {
  public:
-  explicit Study(BrickKind kind)
+  Study(BrickKind kind, Shape shape)
       : kind_(kind),
-        gate_(kind, kHidden, kWidth, 2 * kLayers),
-        down_(kind, kWidth, kHidden, kLayers),
-        large_(kind, kLargeOutputs, kWidth, 1),
-        x_(kWidth),
-        h_(kHidden) {
+        shape_(shape),
+        gate_(kind, shape.hidden, shape.width, 2 * kLayers),
+        down_(kind, shape.width, shape.hidden, kLayers),
+        large_(kind, kLargeOutputs, shape.width, 1),
+        x_(shape.width),
+        h_(shape.hidden) {
     CUDA_OK(cudaStreamCreate(&stream_));
     for (int l = 0; l < kLayers; ++l) {
       gates_.push_back(
@@ -93,8 +102,8 @@ class Study {
     const std::size_t slots = std::max(larges_[0].slots(), gates_[0].slots());
     partials_ = take(DeviceBuffer::allocate(slots * kMostRows * kTileRows * 4));
     down_partials_ = take(DeviceBuffer::allocate(std::size_t{512} * kMostRows * kTileRows * 4));
-    residual_ = take(DeviceBuffer::allocate(std::size_t{kMostRows} * kWidth * 4));
-    fill_noise<<<64, 256>>>(residual_.as<std::uint32_t>(), std::size_t{kMostRows} * kWidth,
+    residual_ = take(DeviceBuffer::allocate(std::size_t{kMostRows} * shape.width * 4));
+    fill_noise<<<64, 256>>>(residual_.as<std::uint32_t>(), std::size_t{kMostRows} * shape.width,
                             0xbfffffffu);  // magnitudes below 2
     broken_ = take(DeviceBuffer::allocate(kMostRows * 4));
     CUDA_OK(cudaDeviceSynchronize());
@@ -112,7 +121,8 @@ class Study {
     const Stat large = time_ms(stream_, 5, [&] {
       larges_[0].run(x_.rows, rows, partials_.as<float>(), kMostRows, stream_);
     });
-    const double weights = 3.0 * kWidth * kHidden, all = double{kLargeOutputs} * kWidth;
+    const double weights = 3.0 * shape_.width * shape_.hidden,
+                 all = double{kLargeOutputs} * shape_.width;
     const double bits = brick_bytes(kind_) * 8.0 / (kBrickRows * kBrickCols);
     std::printf(
         "%s | T %3d | us a layer %6.2f (%.2f .. %.2f) | bytes %5.2f | large %7.1f us, %5.0f GB/s, "
@@ -129,14 +139,16 @@ class Study {
   Partials layer(int l, int rows, const Partials& pending) {
     Residual r;
     r.delta = pending;
-    residual_norm(r, residual_.as<float>(), rows, kWidth, 1e-6f, nullptr, x_.rows, nullptr,
+    residual_norm(r, residual_.as<float>(), rows, shape_.width, 1e-6f, nullptr, x_.rows, nullptr,
                   broken_.as<std::int32_t>(), stream_);
     const Partials p = gates_[l].run(x_.rows, rows, partials_.as<float>(), kMostRows, stream_);
-    geglu(p, gates_[l].first_tile(1), rows, kHidden, h_.rows, broken_.as<std::int32_t>(), stream_);
+    geglu(p, gates_[l].first_tile(1), rows, shape_.hidden, h_.rows, broken_.as<std::int32_t>(),
+          stream_);
     return downs_[l].run(h_.rows, rows, down_partials_.as<float>(), kMostRows, stream_);
   }
 
   BrickKind kind_;
+  Shape shape_;
   Matrices gate_, down_, large_;
   Input x_, h_;
   cudaStream_t stream_ = nullptr;
@@ -148,13 +160,19 @@ class Study {
 
 int main(int argc, char** argv) {
   take(tandem::core::Result<int>(prepare_gemm().ok() ? 0 : 1));
-  for (const BrickKind kind : {BrickKind::kQ4K, BrickKind::kQ6K}) {
-    Study study(kind);
-    if (argc > 1) {
-      for (int i = 1; i < argc; ++i) study.run(std::atoi(argv[i]));
+  std::string model = "e4b";
+  std::vector<int> counts;
+  for (int i = 1; i < argc; ++i) {
+    if (kShapes.count(argv[i]) != 0) {
+      model = argv[i];
     } else {
-      for (const int rows : {1, 8, 16, 32, 64, 96, 128, 512}) study.run(rows);
+      counts.push_back(std::atoi(argv[i]));
     }
+  }
+  if (counts.empty()) counts = {1, 8, 16, 32, 64, 96, 128, 512};
+  for (const BrickKind kind : {BrickKind::kQ4K, BrickKind::kQ6K}) {
+    Study study(kind, kShapes.at(model));
+    for (const int rows : counts) study.run(rows);
     CUDA_OK(cudaDeviceSynchronize());
   }
 }

@@ -374,9 +374,9 @@ DenseCuts dense_cuts(int num_tiles, int superblocks, int num_ctas, bool whole_ti
   for (int t = 0; t < num_tiles; ++t) {
     const int pair = t / kPair, first = owner(static_cast<long long>(pair) * superblocks),
               last = owner(static_cast<long long>(pair + 1) * superblocks - 1);
-    cuts.parts.push_back(whole_tiles
-                             ? TileParts{t, 1}
-                             : TileParts{t % kPair * slots + first + pair, last - first + 1});
+    cuts.parts.push_back(whole_tiles ? TileParts{t, 1}
+                                     : TileParts{t % kPair * slots + first + pair,
+                                                 static_cast<std::int16_t>(last - first + 1)});
   }
   cuts.slots = whole_tiles ? num_tiles : kPair * slots;
   return cuts;

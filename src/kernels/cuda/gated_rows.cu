@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
       up = load4(ple + static_cast<std::size_t>(row) * ple_stride + c);
       gate = sum_parts(p, gate_parts[tile], row, n);
     } else {
-      sum_two_parts<3>(p, row, gate_parts[tile], n, up_parts[tile], n, gate, up);
+      sum_two_parts<4>(p, row, gate_parts[tile], n, up_parts[tile], n, gate, up);
     }
     const float4 v = gelu4(gate) * up;
     values[i] = v;

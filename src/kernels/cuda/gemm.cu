@@ -32,18 +32,16 @@ __global__ void __launch_bounds__(kMathThreads + 32, 2) narrow_kernel(GemmArgume
 }
 
 template <bool kLargestOnly>
-void launch_gemm(const GemmArguments& g, int rows, cudaStream_t stream) {
-  if (launch_dense(g, rows, kLargestOnly, stream)) return;
-  if (rows > kNarrowRows && launch_wide(g, rows, kLargestOnly, stream)) return;
-  if (rows <= 8) {
-    launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream);
-  } else if (rows <= 16) {
-    launch_run<2>(narrow_kernel<2, kLargestOnly>, g, rows, stream);
-  } else if (rows <= 32) {
-    launch_run<4>(narrow_kernel<4, kLargestOnly>, g, rows, stream);
-  } else {
-    launch_run<8>(narrow_kernel<8, kLargestOnly>, g, rows, stream);
+Launched launch_gemm(const GemmArguments& g, int rows, cudaStream_t stream) {
+  if (launch_dense(g, rows, kLargestOnly, stream)) return Launched::kRuns;
+  if (rows > kNarrowRows) {
+    const Launched launched = launch_wide(g, rows, kLargestOnly, stream);
+    if (launched != Launched::kNot) return launched;
   }
+  if (rows <= 8) return launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream);
+  if (rows <= 16) return launch_run<2>(narrow_kernel<2, kLargestOnly>, g, rows, stream);
+  if (rows <= 32) return launch_run<4>(narrow_kernel<4, kLargestOnly>, g, rows, stream);
+  return launch_run<8>(narrow_kernel<8, kLargestOnly>, g, rows, stream);
 }
 
 template <int NT>
@@ -54,6 +52,12 @@ core::Status prepare_schedule() {
   TANDEM_CUDA(cudaFuncSetAttribute(narrow_kernel<NT, true>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   return {};
+}
+
+/// Of tile t with the runs, or pairs of runs, first .. last.
+TileParts slots_of(int first, int last, int t, int lacks_first) {
+  return {first + t, static_cast<std::int16_t>(last - first + 1),
+          static_cast<std::int16_t>(lacks_first)};
 }
 
 }  // namespace
@@ -92,7 +96,7 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
     group.runs_ = cuts.runs;
     group.slots_ = cuts.slots;
     group.keys_per_row_ = 8 * kPair * cuts.runs;
-    TANDEM_ASSIGN(group.parts_, DeviceBuffer::copy_of(cuts.parts));
+    TANDEM_TRY(group.keep(std::move(cuts.parts), {}));
     return core::Result<GemmGroup>(std::move(group));
   }
   const long long units =
@@ -100,7 +104,9 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
   group.runs_ = static_cast<int>(std::min<long long>(num_ctas, units));
   TANDEM_CHECK(units * (group.runs_ + 2) < std::numeric_limits<int>::max(),
                "units times runs is an int");
-  std::vector<TileParts> parts;
+  // From then on a CTA that is alone on its SM has two runs.
+  group.in_pairs_ = !whole_tiles && group.runs_ > num_ctas / 2;
+  std::vector<TileParts> parts, pairs;
   for (int t = 0; t < group.num_tiles_; ++t) {
     // Run r has the units [units r / runs, units (r + 1) / runs).
     const auto owner = [&](long long u) {
@@ -108,34 +114,48 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
     };
     const int first = owner(static_cast<long long>(t) * group.superblocks_);
     const int last = owner(static_cast<long long>(t + 1) * group.superblocks_ - 1);
-    parts.push_back(whole_tiles ? TileParts{t, 1} : TileParts{first + t, last - first + 1});
+    const int lacks_first = group.in_pairs_ ? first % 2 : 0;
+    parts.push_back(whole_tiles ? TileParts{t, 1}
+                                : slots_of(first - lacks_first, last, t, lacks_first));
+    if (group.in_pairs_) pairs.push_back(slots_of(first / 2, last / 2, t, 0));
   }
   group.slots_ = parts.back().first_slot + parts.back().count;
   group.keys_per_row_ = 8 * group.runs_;
-  TANDEM_ASSIGN(group.parts_, DeviceBuffer::copy_of(parts));
+  TANDEM_TRY(group.keep(parts, pairs));
   return core::Result<GemmGroup>(std::move(group));
+}
+
+core::Status GemmGroup::keep(std::vector<TileParts> parts, const std::vector<TileParts>& pairs) {
+  parts.resize(static_cast<std::size_t>(pairs_at()));
+  parts.insert(parts.end(), pairs.begin(), pairs.end());
+  TANDEM_ASSIGN(parts_, DeviceBuffer::copy_of(parts));
+  return {};
 }
 
 Partials GemmGroup::run(const HalfRows& x, int rows, float* partials, int max_rows,
                         cudaStream_t stream) const {
   TANDEM_CHECK((x.cols + kBrickCols - 1) / kBrickCols == superblocks_,
                "the input has another width");
-  launch_gemm<false>({ranges_[0],
-                      ranges_[1],
-                      ranges_[2],
-                      reinterpret_cast<const uint4*>(x.data),
-                      partials,
-                      num_tiles_,
-                      superblocks_,
-                      runs_,
-                      x.row_tiles,
-                      max_rows,
-                      unit_bytes_,
-                      0,
-                      whole_tiles_,
-                      {}},
-                     rows, stream);
-  return {partials, parts_.as<TileParts>(), x.scale, max_rows};
+  const Launched launched = launch_gemm<false>({ranges_[0],
+                                                ranges_[1],
+                                                ranges_[2],
+                                                reinterpret_cast<const uint4*>(x.data),
+                                                partials,
+                                                num_tiles_,
+                                                superblocks_,
+                                                runs_,
+                                                x.row_tiles,
+                                                max_rows,
+                                                unit_bytes_,
+                                                whole_tiles_,
+                                                in_pairs_,
+                                                {}},
+                                               rows, stream);
+  const bool has_pairs = launched == Launched::kPairs;
+  const TileParts* table = parts_.as<TileParts>();
+  return {partials, table + (has_pairs ? pairs_at() : 0),
+          x.scale,  reinterpret_cast<const float*>(table + zeros_at()),
+          max_rows, in_pairs_ && !has_pairs};
 }
 
 void GemmGroup::run_largest(const HalfRows& x, int rows, const LargestOutputs& out,
@@ -143,7 +163,7 @@ void GemmGroup::run_largest(const HalfRows& x, int rows, const LargestOutputs& o
   TANDEM_CHECK(whole_tiles_ && num_matrices_ == 1, "largest outputs are those of one matrix");
   launch_gemm<true>(
       {ranges_[0], ranges_[1], ranges_[2], reinterpret_cast<const uint4*>(x.data), nullptr,
-       num_tiles_, superblocks_, runs_, x.row_tiles, 0, unit_bytes_, 0, whole_tiles_, out},
+       num_tiles_, superblocks_, runs_, x.row_tiles, 0, unit_bytes_, whole_tiles_, in_pairs_, out},
       rows, stream);
 }
 

@@ -26,10 +26,13 @@ constexpr int kRowBlock =
     128;  ///< rows of the largest schedule: activations are allocated in whole blocks
 constexpr int kMaxGroup = 3;  ///< matrices of a group
 
-/// Where the partial sums of a tile lie: `count` consecutive slots, in ascending K.
+/// Where the partial sums of a tile lie: `count` slots in a row, in ascending K. Where parts are
+/// added in pairs and the first half of the first pair belongs to the tile before, `lacks_first`:
+/// its slot counts and is not read.
 struct TileParts {
   std::int32_t first_slot = 0;
-  std::int32_t count = 0;
+  std::int16_t count = 0;
+  std::int16_t lacks_first = 0;
 };
 
 /// The packed weight of one linear as the GEMM sees it; owned by the backend's weight.
@@ -50,7 +53,9 @@ struct Partials {
   const float* data = nullptr;
   const TileParts* parts = nullptr;  ///< [tiles], device memory
   const float* row_scale = nullptr;  ///< [rows] of the activations
+  const float* zeros = nullptr;      ///< [128], read for parts that are not there
   int max_rows = 0;
+  bool in_pairs = false;  ///< two parts are added up before they are added to those before
 };
 
 /// Where a product whose largest outputs alone matter leaves them: keys (order_key) of the
@@ -63,30 +68,66 @@ struct LargestOutputs {
 };
 
 #ifdef __CUDACC__
+/// Four columns of a row in the parts of a tile, to be taken kAhead at a time.
+struct QuadParts {
+  const float4 *first, *at;  // the next part, and where its place is
+  int step, left;            // quads between parts; how many there are
+
+  /// Columns n .. n + 3, n a multiple of 4.
+  __device__ QuadParts(const Partials& p, TileParts parts, int row, int n)
+      : at(reinterpret_cast<const float4*>(p.data) +
+           (parts.first_slot * p.max_rows + row) * (kTileRows / 4) + n / 4),
+        step(p.max_rows * (kTileRows / 4)),
+        left(parts.count) {
+    first = parts.lacks_first ? reinterpret_cast<const float4*>(p.zeros) + n / 4 : at;
+  }
+  /// The next kAhead, all in flight at once; those that are not there stay as they are.
+  template <int kAhead>
+  __device__ void take(float4 (&part)[kAhead]) {
+    if (left > 0) part[0] = *first;
+#pragma unroll
+    for (int i = 1; i < kAhead; ++i) {
+      if (i < left) part[i] = at[i * step];
+    }
+    asm volatile("" ::: "memory");  // else the compiler adds some before it loads the others
+    at += kAhead * step;
+    first = at;
+  }
+};
+
+__device__ inline void add_quad(float4& sum, float4 v) {
+  sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
+}
+/// Adds `count` parts to a sum, or kAhead if there are more, in ascending order.
+template <int kAhead>
+__device__ inline void add_parts(bool in_pairs, float4 (&part)[kAhead], int count, float4& sum) {
+  static_assert(kAhead % 2 == 0, "parts come in pairs");
+  if (in_pairs) {
+#pragma unroll
+    for (int i = 0; i < kAhead; i += 2) {
+      if (i + 1 < count) add_quad(part[i], part[i + 1]);
+      if (i < count) add_quad(sum, part[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (i < count) add_quad(sum, part[i]);
+    }
+  }
+}
+
 /// y[row][128 * tile + n .. + 3], n a multiple of 4, the parts added in ascending K: one order,
 /// whoever computed them. `parts` = p.parts[tile], which may be read before the product has ended.
 /// Loads of eight parts are in flight at once.
 __device__ inline float4 sum_parts(const Partials& p, TileParts parts, int row, int n) {
   const float scale = p.row_scale[row];
-  const std::size_t step = static_cast<std::size_t>(p.max_rows) * (kTileRows / 4);
-  const float4* at = reinterpret_cast<const float4*>(
-      p.data + (static_cast<std::size_t>(parts.first_slot) * p.max_rows + row) * kTileRows + n);
+  QuadParts quad(p, parts, row, n);
   float4 sum = {};
-  for (int first = 0; first < parts.count; first += 8) {
-    float4 part[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (first + i < parts.count) part[i] = at[(first + i) * step];
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (first + i < parts.count) {
-        sum.x += part[i].x;
-        sum.y += part[i].y;
-        sum.z += part[i].z;
-        sum.w += part[i].w;
-      }
-    }
+  float4 part[8];
+#pragma unroll 1
+  for (; quad.left > 0; quad.left -= 8) {
+    quad.take(part);
+    add_parts(p.in_pairs, part, quad.left, sum);
   }
   return {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
 }
@@ -129,11 +170,16 @@ class GemmGroup {
   int first_tile(int i) const { return ranges_[static_cast<std::size_t>(i)].first_tile; }
 
  private:
-  DeviceBuffer parts_;
+  core::Status keep(std::vector<TileParts> parts, const std::vector<TileParts>& pairs);
+  // Places in parts_ of [128] zeros, aligned, and of the TileParts of pairs.
+  int zeros_at() const { return (num_tiles_ + 1) / 2 * 2; }
+  int pairs_at() const { return zeros_at() + kTileRows * 4 / static_cast<int>(sizeof(TileParts)); }
+
+  DeviceBuffer parts_;  // TileParts of the tiles, then zeros, then TileParts of pairs
   std::array<TileRange, kMaxGroup> ranges_;
   int num_matrices_ = 0;
   int num_tiles_ = 0, superblocks_ = 0, runs_ = 0, slots_ = 0, unit_bytes_ = 0, keys_per_row_ = 0;
-  bool whole_tiles_ = false;
+  bool whole_tiles_ = false, in_pairs_ = false;
   InputForm input_ = InputForm::kHalf;
 };
 

@@ -13,10 +13,44 @@ struct GemmArguments {
   TileRange first, second, third;
   const uint4* x;
   float* partials;
-  int num_tiles, superblocks, runs, x_tiles, max_rows, unit_bytes, stages;
-  bool whole_tiles;
+  int num_tiles, superblocks, runs, x_tiles, max_rows, unit_bytes;
+  bool whole_tiles, in_pairs;
   LargestOutputs largest;
+  int stages = 0, runs_each = 1;  // of a CTA
 };
+
+/// The part of a CTA's first run while its second one goes on with the tile. In local memory, since
+/// a thread that has 64 sums has no registers for 64 more.
+template <int NT>
+class KeptSums {
+ public:
+  /// acc times scales, to be kept. Empties acc.
+  __device__ void keep(float2 scales, float (&acc)[NT][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * NT; ++i) {
+      kept_[i] = acc[i / 4][i % 4] * (i % 4 < 2 ? scales.x : scales.y);
+      acc[i / 4][i % 4] = 0.0f;
+    }
+    has_some_ = true;
+  }
+  /// Adds what was kept, if anything, and returns what the sums in acc are to be times from now on.
+  __device__ float2 add_to(float2 scales, float (&acc)[NT][4]) {
+    if (!has_some_) return scales;
+#pragma unroll
+    for (int i = 0; i < 4 * NT; ++i) {
+      float& sum = acc[i / 4][i % 4];
+      sum = kept_[i] + sum * (i % 4 < 2 ? scales.x : scales.y);
+    }
+    has_some_ = false;
+    return {1.0f, 1.0f};
+  }
+
+ private:
+  volatile float kept_[4 * NT];
+  bool has_some_ = false;
+};
+template <>
+class KeptSums<0> {};
 
 template <int NT>
 __device__ void store_tile(const GemmArguments& g, int slot, int first_row, int n, int lane,

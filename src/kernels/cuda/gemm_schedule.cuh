@@ -10,6 +10,7 @@
 #include "tandem/kernels/cuda/gemm_output.cuh"
 #include "tandem/kernels/cuda/launch.cuh"
 #include "tandem/kernels/cuda/pipeline.cuh"
+#include "tandem/kernels/cuda/stage_ring.cuh"
 
 namespace tandem::kernels::cuda {
 
@@ -25,6 +26,13 @@ struct StageBudget {
 };
 const StageBudget& stage_budget();
 
+/// How a product was launched: not at all, or with parts that are those of runs, or of pairs of
+/// runs.
+enum class Launched { kNot, kRuns, kPairs };
+/// Whether a CTA of NT * 8 rows adds up the parts of its two runs.
+template <int NT>
+constexpr bool kAddsPairs = NT > 8;
+
 /// Bricks of plain values, for any number of rows (dense_products.cu); false as below.
 bool has_dense_schedule(const std::vector<MatrixView>& matrices);
 /// Tiles that a pair of CTAs multiplies by the same rows at the same time.
@@ -38,8 +46,8 @@ DenseCuts dense_cuts(int num_tiles, int superblocks, int num_ctas, bool whole_ti
 bool launch_dense(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream);
 core::Status prepare_dense();
 
-/// wgmma, for many rows; false where the device or the weights' form has no such schedule.
-bool launch_wide(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream);
+/// wgmma, for many rows; kNot where the device or the weights' form has no such schedule.
+Launched launch_wide(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream);
 core::Status prepare_wide();
 
 /// The matrix that a tile belongs to. Arguments are at hand; a table in memory would cost a trip
@@ -70,20 +78,9 @@ struct Share {
   int first_run, begin, end;  // begin and end in units
 };
 __device__ inline Share cta_share(const GemmArguments& g) {
-  const int first = blockIdx.x * g.runs / gridDim.x, last = (blockIdx.x + 1) * g.runs / gridDim.x;
+  const int first = blockIdx.x * g.runs_each, last = min(first + g.runs_each, g.runs);
   return {first, run_begin(g, first), run_begin(g, last)};
 }
-
-/// A place in the ring of stages: the stage, and the parity of its round.
-struct RingPlace {
-  int stage = 0, parity = 0;
-  __device__ void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 /// Streams the CTA's bricks and activations into the ring: a warp, each of whose lanes fills one
 /// stage at first. Weights depend on nobody: the first bricks are on their way before the kernel
@@ -136,7 +133,6 @@ __device__ void multiply_run(const GemmArguments& g) {
   extern __shared__ __align__(128) std::uint8_t smem[];
   __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
   const int first_row = blockIdx.y * NT * 8;
-  const int stage_bytes = g.unit_bytes + NT * 4096;
   const Share share = cta_share(g);
   if (threadIdx.x == 0) {
     for (int i = 0; i < g.stages; ++i) {
@@ -155,78 +151,57 @@ __device__ void multiply_run(const GemmArguments& g) {
   after_previous();
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, side = threadIdx.x / 128;
   const int first_output = 64 * side + 16 * warp + lane / 4;
+  constexpr bool kAdds = kAddsPairs<NT> && !kLargestOnly;
+  FilledStages ring = {smem, full, empty, g.stages, g.unit_bytes + NT * 4096, g.unit_bytes};
   float acc[NT][4] = {};
+  KeptSums<kAdds ? NT : 0> kept;
   Largest<kLargestOnly ? NT : 1> largest;
   largest.begin();
-  RingPlace at;
-  int tile = share.begin / g.superblocks, sb = share.begin % g.superblocks;
-  int run = share.first_run, run_end = run_begin(g, run + 1);
-  float2 scales = output_scales(g, tile, first_output);
-  for (int u = share.begin; u < share.end; ++u) {
-    const BrickKind kind = range_of(g, tile).kind;
-    const int s = at.stage;
-    mbarrier_wait(&full[s], at.parity);
-    at.advance(g.stages);
-    const std::uint8_t* x = smem + s * stage_bytes + g.unit_bytes;
-    const std::uint8_t* brick = smem + s * stage_bytes + side * brick_bytes(kind);
-    switch (kind) {
-      case BrickKind::kQ4K:
-        Schedule::template multiply<BrickKind::kQ4K, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kQ6K:
-        Schedule::template multiply<BrickKind::kQ6K, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kQ8:
-        Schedule::template multiply<BrickKind::kQ8, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kF8:
-        Schedule::template multiply<BrickKind::kF8, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kFp4:
-        Schedule::template multiply<BrickKind::kFp4, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kF16:
-        Schedule::template multiply<BrickKind::kF16, NT>(brick, x, warp, lane, acc);
-        break;
-      case BrickKind::kE4m3:  // dense_products.cu
-        break;
-    }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(&empty[s]);
-    const bool ends_tile = ++sb == g.superblocks;
-    if (!ends_tile && u + 1 != run_end) continue;
+  int run = share.first_run, tile = share.begin / g.superblocks;
+  for (int u = share.begin; u < share.end;) {
+    const int tile_end = (tile + 1) * g.superblocks, run_end = run_begin(g, run + 1);
+    const int end = min(tile_end, run_end);
+    const float2 scales = output_scales(g, tile, first_output);
+    multiply_units<Schedule, NT>(range_of(g, tile).kind, ring, end - u, side, warp, lane, acc);
+    u = end;
     if constexpr (kLargestOnly) {
       largest.take(g.largest, tile * kTileRows + first_output, scales, acc);
 #pragma unroll
       for (int t = 0; t < NT; ++t) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
+    } else if constexpr (kAdds) {
+      if (u != tile_end && u != share.end) {
+        kept.keep(scales, acc);
+      } else {
+        const float2 factors = kept.add_to(scales, acc);
+        const int slot = (g.whole_tiles ? 0 : static_cast<int>(blockIdx.x)) + tile;
+        store_tile<NT>(g, slot, first_row, first_output, lane, factors, acc);
+      }
     } else {
       const int slot = g.whole_tiles ? tile : run + tile;
       store_tile<NT>(g, slot, first_row, first_output, lane, scales, acc);
     }
-    if (u + 1 == run_end) run_end = run_begin(g, ++run + 1);
-    if (!ends_tile) continue;
-    sb = 0;
-    ++tile;
-    scales = output_scales(g, tile, first_output);
+    if (u == run_end) ++run;
+    if (u == tile_end) ++tile;
   }
   if constexpr (kLargestOnly) largest.store(g.largest, g.runs, share.first_run, first_row, lane);
 }
 
-/// A launch of `kernel`, whose CTAs have NT * 8 rows, on as many stages as fit; false if two do
-/// not. A CTA that is alone on its SM takes two runs, so that it goes on where another would start.
+/// A launch of `kernel`, whose CTAs have NT * 8 rows, on as many stages as fit; kNot if two do not.
+/// A CTA that is alone on its SM takes two runs where there are more than SMs, so that it goes on
+/// where another would start.
 template <int NT, typename Kernel>
-bool launch_run(Kernel kernel, GemmArguments g, int rows, cudaStream_t stream) {
+Launched launch_run(Kernel kernel, GemmArguments g, int rows, cudaStream_t stream) {
   const int stage_bytes = g.unit_bytes + NT * 4096;
   g.stages = std::min(kMaxStages, stage_budget().shared / stage_bytes);
   const bool is_alone = g.stages < 2;
   if (is_alone) g.stages = std::min(kMaxStages, stage_budget().alone / stage_bytes);
-  if (g.stages < 2) return false;
-  const bool takes_two = is_alone && g.largest.keys == nullptr;  // keys are those of a run
-  const dim3 grid(static_cast<unsigned>(takes_two ? (g.runs + 1) / 2 : g.runs),
+  if (g.stages < 2) return Launched::kNot;
+  g.runs_each = is_alone && g.in_pairs ? 2 : 1;
+  const dim3 grid(static_cast<unsigned>((g.runs + g.runs_each - 1) / g.runs_each),
                   static_cast<unsigned>((rows + NT * 8 - 1) / (NT * 8)));
   launch(kernel, grid, kMathThreads + 32, static_cast<std::size_t>(g.stages) * stage_bytes, stream,
          g);
-  return true;
+  return kAddsPairs<NT> && g.runs_each == 2 ? Launched::kPairs : Launched::kRuns;
 }
 
 }  // namespace tandem::kernels::cuda

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kMathThreads + 32, NT <= 8 ? 2 : 1) wide_kerne
 }
 
 template <int NT>
-bool launch_rows(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
+Launched launch_rows(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
   return launch_run<NT>(largest_only ? wide_kernel<NT, true> : wide_kernel<NT, false>, g, rows,
                         stream);
 }
@@ -75,15 +75,14 @@ bool has_wgmma() {
   return has;
 }
 
-bool launch_wide(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
-  if (!has_wgmma()) return false;
+Launched launch_wide(const GemmArguments& g, int rows, bool largest_only, cudaStream_t stream) {
+  if (!has_wgmma()) return Launched::kNot;
   if (rows <= 32) return launch_rows<4>(g, rows, largest_only, stream);
   if (rows > 64) {
     const int blocks = (rows + kRowBlock - 1) / kRowBlock, each = (rows + blocks - 1) / blocks;
-    if (each <= 96 ? launch_rows<12>(g, rows, largest_only, stream)
-                   : launch_rows<16>(g, rows, largest_only, stream)) {
-      return true;
-    }
+    const Launched launched = each <= 96 ? launch_rows<12>(g, rows, largest_only, stream)
+                                         : launch_rows<16>(g, rows, largest_only, stream);
+    if (launched != Launched::kNot) return launched;
   }
   return launch_rows<8>(g, rows, largest_only, stream);
 }

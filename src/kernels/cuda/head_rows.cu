@@ -77,7 +77,7 @@ struct HeadRow {
   __device__ void finish(const HeadInputs& in) {
     if (dim < D / 2) {
       const int n = first_output + dim, partner = n + D / 2;
-      sum_two_parts<5>(in.sums, row, low_parts, n % kTileRows, high_parts, partner % kTileRows, low,
+      sum_two_parts<6>(in.sums, row, low_parts, n % kTileRows, high_parts, partner % kTileRows, low,
                        high);
     }
     const float squares = head_sum<D>(sum_of_squares(low) + sum_of_squares(high));

@@ -12,7 +12,8 @@ namespace tandem::kernels::cuda {
 namespace {
 
 constexpr int kRowThreads = 256;
-/// Threads of a row at most. One quad each where they suffice: sums of two take two trips in turn.
+/// Threads of a row at most. One quad each where they suffice, or two, whose parts are loaded at
+/// the same time: sums of more take their trips in turn.
 __host__ __device__ constexpr int most_row_threads(int quads) {
   return quads == 1 ? 640 : 512;
 }
@@ -80,8 +81,14 @@ __global__ void __launch_bounds__(most_row_threads(kQuads))
     each([&](int i, int c) { v[i] = load4(x_row + c); });
   } else {
     SumAndLargest squares[kQuads] = {};
-    each([&](int i, int c) {
-      v[i] = sum_parts(residual.delta, parts[i], row, c % kTileRows);
+    if constexpr (kQuads == 2) {  // a quad beyond the row has no parts
+      const int c = 4 * static_cast<int>(threadIdx.x), next = c + 4 * static_cast<int>(blockDim.x);
+      sum_two_parts<6>(residual.delta, row, parts[0], c % kTileRows, parts[1], next % kTileRows,
+                       v[0], v[1]);
+    } else {
+      each([&](int i, int c) { v[i] = sum_parts(residual.delta, parts[i], row, c % kTileRows); });
+    }
+    each([&](int i, int) {
       squares[i].sum = sum_of_squares(v[i]);
       if constexpr (kBound) {
         squares[i].largest = largest_of(old[i]) + (residual.post_norm ? most[i] : largest_of(v[i]));
@@ -130,8 +137,8 @@ __global__ void __launch_bounds__(most_row_threads(kQuads))
   if (out.data != nullptr && threadIdx.x == 0) out.scale[row] = scale;
 }
 
-// Ten blocks an SM: registers for fewer would leave L2 waiting.
-__global__ void __launch_bounds__(kGateThreads, 10)
+// Eight blocks an SM: registers for fewer would leave L2 waiting.
+__global__ void __launch_bounds__(kGateThreads, 8)
     geglu_kernel(Partials p, int up_tile, int cols, HalfRows out, std::int32_t* broken) {
   let_next_start();
   const int row = blockIdx.y, c = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
@@ -141,7 +148,7 @@ __global__ void __launch_bounds__(kGateThreads, 10)
   wait_for_previous();
   if (!is_inside) return;
   float4 gate, up;
-  sum_two_parts<3>(p, row, gate_parts, c % kTileRows, up_parts, c % kTileRows, gate, up);
+  sum_two_parts<4>(p, row, gate_parts, c % kTileRows, up_parts, c % kTileRows, gate, up);
   store_gated(out, row, c, gelu4(gate) * up, broken);
 }
 
