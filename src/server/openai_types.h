@@ -29,8 +29,8 @@ struct CompletionRequest {
 };
 
 /// Read the body of POST /v1/chat/completions and /v1/completions. Strict: a member of a wrong type
-/// or out of range is an error that names it. Members that the API does not know are ignored; those
-/// that it knows and this server cannot honour are refused unless they ask for nothing.
+/// or out of range is an error that names it. Members that OpenAI's API, vLLM or llama.cpp know and
+/// this server cannot honour are refused unless they ask for nothing; others are ignored.
 /// `defaults` fills in the sampling members that the body lacks. Thread: any; slow for large
 /// bodies.
 std::variant<ChatRequest, ApiError> parse_chat_request(std::string_view body,

@@ -54,12 +54,13 @@ struct ServedModel {
 /// POST /v1/completions, GET /v1/models, /v1/models/{id}, /health, /ready, /metrics.
 /// A request names `model_name` or no model; other names get 404, so that nobody believes to talk
 /// to another model. What OpenAI's API has and this server has not is refused by name, never
-/// ignored; members unknown to both are ignored. Beyond OpenAI's: top_k, min_p, ignore_eos,
-/// draft_length. With API keys, all but /health, /ready, /metrics and the chat page ask for one.
-/// Status codes: 400 what is wrong with a request, 401 a wrong API key, 404 and 405 paths
-/// and methods, 413 and 431 size, 429 the engine's queue is full, 503 loading, draining, failed or
-/// too many requests to read (429 and 503 with Retry-After), 500 a failure of ours. Threads: one
-/// for I/O and a small pool for prompts, both owned. Methods: from one thread.
+/// ignored, and so are members of vLLM's and llama.cpp's that would change an answer; other members
+/// are ignored. Beyond OpenAI's: top_k, min_p, ignore_eos, draft_length. With API keys, all but
+/// /health, /ready, /metrics and the chat page ask for one. Status codes: 400 what is wrong with a
+/// request, 401 a wrong API key, 404 and 405 paths and methods, 413 and 431 size, 429 the engine's
+/// queue is full, 503 loading, draining, failed or too many requests to read (429 and 503 with
+/// Retry-After), 500 a failure of ours. Threads: one for I/O and a small pool for prompts, both
+/// owned. Methods: from one thread.
 class Server {
  public:
   /// Listens at once; until attach() everything but /metrics answers 503 and /health says

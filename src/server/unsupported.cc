@@ -35,8 +35,9 @@ bool is_empty(const json::value& value) {
 void refuse_unsupported(BodyReader& reader, std::span<const Unsupported> members) {
   for (const Unsupported& member : members) {
     const json::value* value = reader.find(member.name);
-    if (value != nullptr && !member.is_neutral(*value))
+    if (value != nullptr && !member.is_neutral(*value)) {
       reader.fail(not_supported(reader.path_of(member.name)));
+    }
   }
 }
 
