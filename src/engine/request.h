@@ -23,8 +23,8 @@ namespace tandem::engine {
 struct Penalties {
   float presence = 0.0F;   ///< subtracted once from a token that occurred; -2 to 2
   float frequency = 0.0F;  ///< subtracted per occurrence; -2 to 2
-  float repetition =
-      1.0F;  ///< divides a positive logit of a token that occurred, multiplies others
+  /// Divides a positive logit of a token that occurred, multiplies others.
+  float repetition = 1.0F;
 
   bool any() const { return presence != 0.0F || frequency != 0.0F || repetition != 1.0F; }
 };
@@ -48,9 +48,8 @@ inline constexpr std::size_t kMaxStopTokens = 64;
 /// A tokenized generation request. Plain data; crosses from the I/O side to the engine thread.
 /// Whatever is set, drafts change nothing: neither the text nor a logprob. Logits are changed in
 /// this order: repetition, frequency and presence, bias, min_tokens, grammar and thought budget;
-/// then temperature and
-/// what follows it in SamplingParams. Several choices (`n`) are several requests, which share their
-/// prompt's pages.
+/// then temperature and what follows it in SamplingParams. Several choices (`n`) are several
+/// requests, which share their prompt's pages.
 struct Request {
   std::uint64_t id = 0;  ///< unique while the request lives; chosen by the caller
   std::vector<TokenId> prompt;

@@ -6,6 +6,7 @@
 #include "tandem/core/check.h"
 
 namespace tandem::engine {
+
 Scheduler::Scheduler(const SchedulerOptions& options, KvManager& kv) : options_(options), kv_(&kv) {
   TANDEM_CHECK(options.max_sequences <= std::min(options.max_rows, options.max_kept_rows),
                "every running sequence gets a row");

@@ -32,7 +32,6 @@ class GgufFile {
 
   // ---- metadata: a missing key is kNotFound, a key of another type than asked for or a value out
   // of range kDataLoss; the message names path, key and types
-  // --------------------------------------
   bool has(std::string_view key) const;
   core::Result<std::uint64_t> get_uint(std::string_view key) const;  ///< any integer type, >= 0
   core::Result<double> get_float(std::string_view key) const;        ///< f32 or f64
@@ -47,7 +46,6 @@ class GgufFile {
   std::vector<std::pair<std::string, std::string>> describe_metadata() const;
 
   // ---- tensors
-  // -----------------------------------------------------------------------------------
   struct Tensor {
     std::string name;
     core::TensorView view;  ///< shape slowest first: GGUF dims (ne0, ne1) become {ne1, ne0}

@@ -41,8 +41,8 @@ struct Rows {
 /// One KV-owning layer of the target, in layer order. Its index is the "kv layer".
 struct KvLayerSpec {
   AttentionKind kind = AttentionKind::kSliding;
-  int kv_heads = 0;   // G
-  int head_size = 0;  // D
+  int kv_heads = 0;   ///< G
+  int head_size = 0;  ///< D
 };
 
 /// How the cache holds a value. A backend may keep kF16 more exactly (reference: f32).
@@ -136,7 +136,8 @@ class Backend {
   // ---- planning, before configure(): what will be taken of the device's memory ------------------
   /// None: the backend works in the process's memory, and the rest of this section means nothing.
   virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
-  /// Of a weight that pack() takes; 0 for a table that stays in host memory.
+  /// Of a weight that pack() takes, by type and shape; 0 for a table that stays in host memory. One
+  /// whose values a compact form cannot hold may take more: that shows only when it is packed.
   virtual std::size_t packed_bytes(const WeightView& view, WeightRole) const {
     return view.bytes();
   }
@@ -177,9 +178,9 @@ class Backend {
   /// sqrt(2). x: [T, E] embedded; ple: [T, L*P].
   virtual void ple_inputs(const PleInputWeights& w, Rows x, Rows ple) = 0;
 
-  /// x += rms(out * attention(rms(x) * norm)) * post_norm, spec section 5: q and k are normed per
-  /// head and rotated, v is normed without weight, K and V are written to the cache first (f16 or
-  /// f32, the backend's choice), scores have scale 1. A kStep row at position p sees keys j <= p, a
+  /// x += rms(out * attention(rms(x) * norm)) * post_norm, spec/model.md section 5: q and k are
+  /// normed per head and rotated, v is normed without weight, K and V are written to the cache
+  /// first (as KvType says), scores have scale 1. A kStep row at position p sees keys j <= p, a
   /// kDraft row with position p keys j < p; sliding layers only j > p - W. With spec.last_kv_owner
   /// only kept rows of x are updated. x: [rows, E].
   virtual void attention(const AttentionWeights& w, const AttentionSpec& spec, Rows x) = 0;

@@ -20,7 +20,7 @@ void HostStep::configure(const Geometry& geometry) {
   }
 }
 
-HostStep::Slot& HostStep::slot(int i) {
+const HostStep::Slot& HostStep::slot(int i) const {
   TANDEM_CHECK(i >= 0 && static_cast<std::size_t>(i) < slots_.size(), "no such slot");
   return slots_[static_cast<std::size_t>(i)];
 }
@@ -35,8 +35,7 @@ void HostStep::set_slot(int i, const SamplingParams& sampling) {
 }
 
 SlotSnapshot HostStep::read_slot(int i) const {
-  TANDEM_CHECK(i >= 0 && static_cast<std::size_t>(i) < slots_.size(), "no such slot");
-  const Slot& s = slots_[static_cast<std::size_t>(i)];
+  const Slot& s = slot(i);
   SlotSnapshot out;
   out.token = s.token;
   out.position = s.position;

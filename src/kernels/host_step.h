@@ -57,8 +57,8 @@ class HostStep {
   /// spans, whose rules give the token. Index = row of h.
   struct SampledRow {
     std::int32_t row = 0;
-    Position position =
-        0;  ///< of the token to be chosen = row's position + 1; keys the random number
+    /// Of the token to be chosen = row's position + 1; keys the random number.
+    Position position = 0;
     const SamplingParams* sampling = nullptr;
     const RowRule* rule = nullptr;  ///< the plan's; null: none
   };
@@ -116,7 +116,8 @@ class HostStep {
   };
 
   static std::size_t index(RowSet set) { return static_cast<std::size_t>(set); }
-  Slot& slot(int i);
+  const Slot& slot(int i) const;
+  Slot& slot(int i) { return const_cast<Slot&>(std::as_const(*this).slot(i)); }
   SpanState make_span_state(const Span& span);
   void add_run(const Span& span, int span_index, int first_offset, int num_rows);
   void add_sampled_rows(const Span& span, const SpanState& state);

@@ -22,9 +22,9 @@ struct AttentionWeights {
 
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kSliding;
-  int heads = 0;      // H
-  int kv_heads = 0;   // G
-  int head_size = 0;  // D
+  int heads = 0;      ///< H
+  int kv_heads = 0;   ///< G
+  int head_size = 0;  ///< D
   int kv_layer = 0;   ///< the layer whose K and V are read, and written if AttentionWeights::k
   /// True for the last KV-owning layer: rows that are not kept only write their K and V there.
   bool last_kv_owner = false;

@@ -15,10 +15,10 @@ namespace tandem::model {
 /// One decoder layer as plain numbers; every per-layer difference of the family is here.
 struct LayerConfig {
   kernels::AttentionKind kind = kernels::AttentionKind::kSliding;
-  int heads = 0;              // H
-  int kv_heads = 0;           // G; of the borrowed cache in a layer that owns none
-  int head_size = 0;          // D
-  int ffn = 0;                // F
+  int heads = 0;              ///< H
+  int kv_heads = 0;           ///< G; of the borrowed cache in a layer that owns none
+  int head_size = 0;          ///< D
+  int ffn = 0;                ///< F
   bool owns_kv = true;        ///< false in every layer of a drafter
   bool value_is_key = false;  ///< no v projection: v = raw k projection
   /// Index into Geometry::kv_layers of the cache this layer reads. Unset (0) in a drafter, whose
@@ -31,15 +31,15 @@ struct LayerConfig {
 struct ModelConfig {
   std::string family;  ///< "gemma4" or "gemma4-assistant"
   std::string name;    ///< what the files call it, for logs and /v1/models
-  int hidden = 0;      // E (d of a drafter)
-  int vocab = 0;       // V
-  int ple_width = 0;   // P, 0: none
-  int window = 0;      // W, own position included; 0: no sliding layers
+  int hidden = 0;      ///< E (d of a drafter)
+  int vocab = 0;       ///< V
+  int ple_width = 0;   ///< P, 0: none
+  int window = 0;      ///< W, own position included; 0: no sliding layers
   int max_context = 0;
   int backbone_hidden = 0;  ///< drafter: E of its target
   float rms_eps = 1e-6F;
   float final_softcap = 0.0F;
-  int experts = 0;            // X, 0: dense
+  int experts = 0;            ///< X, 0: dense
   int experts_per_token = 0;  ///< of X, chosen by the router
   int expert_ffn = 0;         ///< F of one expert
   /// Drafter with a centroid head: clusters that are searched, spec/mtp.md section 4.

@@ -12,9 +12,9 @@
 #include "tandem/model/mtp.h"
 
 namespace tandem::model {
-using kernels::AttentionKind;
-
 namespace {
+
+using kernels::AttentionKind;
 
 // With less, hardly a sentence fits beside another.
 constexpr std::size_t kLeastKv = std::size_t{32} << 20;

@@ -6,6 +6,7 @@
 #include "tandem/kernels/cpu/sizes.h"
 
 namespace tandem::kernels::cpu {
+
 core::Status AttentionWork::configure(int max_head_size) {
   partial_cols_ = max_head_size + 2;
   const std::size_t row_bytes = static_cast<std::size_t>(partial_cols_) * sizeof(float);

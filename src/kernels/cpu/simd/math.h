@@ -46,7 +46,7 @@ struct Math {
   }
 
   /// 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), as x / (1 + e^(-2u)): no
-  /// cancellation where tanh is close to -1. spec section 7.
+  /// cancellation where tanh is close to -1. spec/model.md section 7.
   static F32 gelu_tanh(F32 x) {
     const F32 cubic = L::fma(L::mul(x, x), L::set1(0.044715F), L::set1(1.0F));
     const F32 exponent = L::mul(L::mul(x, cubic), L::set1(-1.5957691216057308F));

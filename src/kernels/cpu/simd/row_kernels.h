@@ -49,7 +49,7 @@ struct RowKernels {
   void (*scale)(const float* x, float scale, int n, float* out);
   /// out = gelu_tanh(gate) * up; out may be one of the inputs.
   void (*gelu_mul)(const float* gate, const float* up, int n, float* out);
-  /// x = (rms(x * x_scale) * weight + table * table_scale) * 2^-0.5: one layer of spec section 4.
+  /// x = (rms(x * x_scale) * weight + table * table_scale) * 2^-0.5: spec/model.md section 4.
   void (*ple_combine)(const float* table, const float* weight, int n, float eps, float x_scale,
                       float table_scale, float* x);
   /// cosine[i], sine[i] of angle position * frequency[i], i < n.
