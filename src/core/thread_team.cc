@@ -1,9 +1,9 @@
 #include "tandem/core/thread_team.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -42,25 +42,6 @@ void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old,
     }
   } while (Clock::now() - start < budget);
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
-}
-
-std::vector<int> allowed_cpus() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-/// A hint: a refusal (a container that forbids it) leaves the thread where the kernel puts it.
-void pin_to(std::thread& thread, int cpu) {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  CPU_SET(cpu, &mask);
-  pthread_setaffinity_np(thread.native_handle(), sizeof mask, &mask);
 }
 
 }  // namespace
@@ -126,15 +107,11 @@ void ThreadTeam::State::wait_at_barrier(int index) {
   budget = was_short ? std::min(longest, budget * 2) : std::max(kShortestSpin, budget / 2);
 }
 
-ThreadTeam::ThreadTeam(int size, bool pin) : state_(std::make_unique<State>(size)) {
+ThreadTeam::ThreadTeam(int size) : state_(std::make_unique<State>(size)) {
   TANDEM_CHECK(size >= 1, "a team has at least its caller");
   state_->oversubscribed = size > usable_cores();
-  const std::vector<int> cpus = pin ? allowed_cpus() : std::vector<int>();
   for (int i = 1; i < size; ++i) {
     state_->workers.emplace_back([this, i] { state_->worker(*this, i); });
-    if (!cpus.empty()) {
-      pin_to(state_->workers.back(), cpus[static_cast<std::size_t>(i) % cpus.size()]);
-    }
   }
 }
 
@@ -175,7 +152,10 @@ int ThreadTeam::Member::claim() {
 }
 
 int usable_cores() {
-  const int cpus = std::max(1, static_cast<int>(allowed_cpus().size()));
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
+  const int cpus = std::max(1, CPU_COUNT(&mask));
   return std::min(cpus, cpu_quota().value_or(cpus));
 }
 

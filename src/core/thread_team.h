@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -32,8 +31,8 @@ class ThreadTeam {
     int index_;
   };
 
-  /// size >= 1 members; `pin` binds each worker to a core of the process's affinity mask.
-  explicit ThreadTeam(int size, bool pin = false);
+  /// size >= 1 members.
+  explicit ThreadTeam(int size);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -102,13 +101,6 @@ TEST(ThreadTeam, ManyMembersOnFewCoresKeepMoving) {
     ++passed;
   });
   EXPECT_EQ(passed.load(), team.size());
-}
-
-TEST(ThreadTeam, PinnedTeamComputesTheSame) {
-  ThreadTeam team(2, /*pin=*/true);
-  std::atomic<int> sum = 0;
-  team.run([&](ThreadTeam::Member m) { sum += m.index() + 1; });
-  EXPECT_EQ(sum.load(), 3);
 }
 
 }  // namespace
