@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::int64_t r : {std::int64_t{0}, view.rows() - 1}) {
       tandem::formats::dequantize_row(view.dtype, view.row(r), view.cols(), row.data());
     }
-    gguf->forget(view);
+    gguf->file_of(view)->forget({view.data, view.bytes()});
   }
   return 0;
 }

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } else if (tensor.view.data[0] != tensor.view.data[bytes - 1]) {
       continue;
     }
-    opened->forget(tensor.view);
+    opened->file().forget({tensor.view.data, bytes});
   }
   return 0;
 }

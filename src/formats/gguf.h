@@ -57,9 +57,7 @@ class GgufFile {
 
   /// The part that holds a tensor; null if none does.
   const MappedFile* file_of(const core::TensorView& view) const;
-  /// See MappedFile::forget.
-  void forget(const core::TensorView& view) const;
-  /// The same of all tensors and metadata.
+  /// MappedFile::forget of all tensors and metadata.
   void forget_all() const;
 
  private:

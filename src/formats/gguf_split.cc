@@ -98,10 +98,6 @@ const MappedFile* GgufFile::file_of(const core::TensorView& view) const {
   return nullptr;
 }
 
-void GgufFile::forget(const core::TensorView& view) const {
-  if (const MappedFile* file = file_of(view)) file->forget({view.data, view.bytes()});
-}
-
 void GgufFile::forget_all() const {
   file_.forget(file_.bytes());
   for (const MappedFile& file : other_files_) file.forget(file.bytes());

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -37,13 +36,7 @@ class SafetensorsFile {
   /// The header's "__metadata__" strings.
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
 
-  /// True if `view` is a view of this file.
-  bool holds(const core::TensorView& view) const { return file_.holds(view.data); }
   const MappedFile& file() const { return file_; }
-  /// See MappedFile::forget.
-  void forget(const core::TensorView& view) const { file_.forget({view.data, view.bytes()}); }
-  /// The same of the whole file.
-  void forget_all() const { file_.forget(file_.bytes()); }
 
  private:
   friend class SafetensorsParser;

@@ -129,17 +129,13 @@ const core::TensorView* SafetensorsSet::find(std::string_view name) const {
 
 const MappedFile* SafetensorsSet::file_of(const core::TensorView& view) const {
   for (const SafetensorsFile& file : files_) {
-    if (file.holds(view)) return &file.file();
+    if (file.file().holds(view.data)) return &file.file();
   }
   return nullptr;
 }
 
-void SafetensorsSet::forget(const core::TensorView& view) const {
-  if (const MappedFile* file = file_of(view)) file->forget({view.data, view.bytes()});
-}
-
 void SafetensorsSet::forget_all() const {
-  for (const SafetensorsFile& file : files_) file.forget_all();
+  for (const SafetensorsFile& file : files_) file.file().forget(file.file().bytes());
 }
 
 }  // namespace tandem::formats

@@ -35,9 +35,7 @@ class SafetensorsSet {
 
   /// The file that holds a tensor; null if none does.
   const MappedFile* file_of(const core::TensorView& view) const;
-  /// See MappedFile::forget. `view` must be one of the set's.
-  void forget(const core::TensorView& view) const;
-  /// The same of all files.
+  /// MappedFile::forget of all files.
   void forget_all() const;
 
  private:

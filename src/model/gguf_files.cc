@@ -36,7 +36,6 @@ class GgufFiles final : public ModelFiles {
   std::string tensor_name(TensorKey key) const override { return gguf_name(key); }
   core::Result<kernels::WeightView> weight(const std::string& name) const override;
   bool has_weight(const std::string& name) const override { return file_.find(name) != nullptr; }
-  void forget(const core::TensorView& view) const override { file_.forget(view); }
   const formats::MappedFile* file_of(const core::TensorView& view) const override {
     return file_.file_of(view);
   }

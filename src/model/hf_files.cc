@@ -69,7 +69,6 @@ class HfFiles final : public ModelFiles {
     return hf_weight(tensors_, scheme_, name, directory_);
   }
   bool has_weight(const std::string& name) const override { return has_hf_weight(tensors_, name); }
-  void forget(const core::TensorView& view) const override { tensors_.forget(view); }
   const formats::MappedFile* file_of(const core::TensorView& view) const override {
     return tensors_.file_of(view);
   }

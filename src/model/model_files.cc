@@ -16,6 +16,10 @@ core::Result<std::unique_ptr<ModelFiles>> ModelFiles::open(const std::string& pa
   return open_gguf_files(path);
 }
 
+void ModelFiles::forget(const core::TensorView& view) const {
+  if (const auto* file = file_of(view)) file->forget({view.data, view.bytes()});
+}
+
 core::Status missing_tensor(const std::string& path, std::string_view name) {
   return core::not_found(
       fmt::format("{}: tensor \"{}\" is missing; the model is damaged, get it again", path, name));

@@ -55,11 +55,11 @@ class ModelFiles {
   /// a scale is missing or none of the shapes that it may have.
   virtual core::Result<kernels::WeightView> weight(const std::string& name) const = 0;
   virtual bool has_weight(const std::string& name) const = 0;
-  /// Says that a tensor's bytes will not be read soon: their pages leave the resident set.
-  virtual void forget(const core::TensorView& view) const = 0;
   /// The file that holds a tensor's bytes.
   virtual const formats::MappedFile* file_of(const core::TensorView& view) const = 0;
-  /// The same as forget() of everything that is mapped.
+  /// Says that a tensor's bytes will not be read soon: their pages leave the resident set.
+  void forget(const core::TensorView& view) const;
+  /// The same of everything that is mapped.
   virtual void forget_all() const = 0;
 
   struct Tensor {

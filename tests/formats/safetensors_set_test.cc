@@ -43,7 +43,7 @@ TEST(SafetensorsSet, FindsTensorsInThePartsOfAnIndex) {
   EXPECT_EQ(set->find("c.weight"), nullptr);
   for (const auto& [name, view] : set->tensors()) {
     EXPECT_EQ(std::to_integer<char>(*view->data), name.front());
-    set->forget(*view);
+    set->file_of(*view)->forget({view->data, view->bytes()});
   }
 }
 
