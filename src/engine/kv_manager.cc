@@ -67,7 +67,7 @@ bool KvManager::fits(Sequence& s, int chunk, const PageCounts& reserve) const {
 }
 
 PageCounts KvManager::pages_to_come(const Sequence& s, int chunk) const {
-  const BlockTable& held = s.tables[index_of(AttentionKind::kSliding)];
+  const PageTable& held = s.tables[index_of(AttentionKind::kSliding)];
   const int known = s.is_started ? s.computed : s.known_prefix;
   const int sliding = sliding_pages_in_flight(s.length(), chunk) -
                       (static_cast<int>(held.pages.size()) - held.first);
@@ -86,7 +86,7 @@ void KvManager::attach_prefix(Sequence& s) {
   if (!cache_.enabled()) return;
   const PrefixCache::Match match = find_prefix(s);
   for (const AttentionKind kind : kAttentionKinds) {
-    BlockTable& table = s.tables[index_of(kind)];
+    PageTable& table = s.tables[index_of(kind)];
     table.first = kind == AttentionKind::kSliding ? match.first_sliding : 0;
     table.pages.assign(static_cast<std::size_t>(match.num_pages), kNoPage);
     for (auto i = static_cast<std::size_t>(table.first); i < table.pages.size(); ++i) {
@@ -153,7 +153,7 @@ void KvManager::settle(Sequence& s) {
     }
   }
   trim(s);
-  BlockTable& sliding = s.tables[index_of(AttentionKind::kSliding)];
+  PageTable& sliding = s.tables[index_of(AttentionKind::kSliding)];
   const int first =
       std::min(static_cast<int>(sliding.pages.size()), cache_.first_visible_page(s.computed));
   for (; sliding.first < first; ++sliding.first) {
@@ -174,7 +174,7 @@ void KvManager::release(Sequence& s) {
       }
     }
   }
-  for (BlockTable& table : s.tables) {
+  for (PageTable& table : s.tables) {
     table.pages.clear();
     table.first = 0;
   }

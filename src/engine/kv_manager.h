@@ -4,7 +4,7 @@
 #include <span>
 
 #include "tandem/core/status.h"
-#include "tandem/engine/block_pool.h"
+#include "tandem/engine/page_pool.h"
 #include "tandem/engine/prefix_cache.h"
 #include "tandem/engine/sequence.h"
 
@@ -18,7 +18,7 @@ struct KvOptions {
   std::size_t prefix_cache_bytes = 0;
 };
 
-/// Block tables of sequences: which pages a sequence takes, shares, and gives back.
+/// Page tables of sequences: which pages a sequence takes, shares, and gives back.
 /// Between steps a sequence holds exactly the pages of [0, computed) of the full layers and those
 /// that a row at `computed` or later can see of the sliding layers. Thread: engine.
 class KvManager {
@@ -57,7 +57,7 @@ class KvManager {
   /// Gives all pages back and forgets what was computed.
   void release(Sequence& sequence);
 
-  const BlockPool& pool() const { return pool_; }
+  const PagePool& pool() const { return pool_; }
 
   /// Every reference count equals the number of tables that hold the page, every table fits its
   /// lengths, the cache is sound.
@@ -70,7 +70,7 @@ class KvManager {
   PrefixCache::Match find_prefix(Sequence& sequence) const;
   Retention retention_of(const Sequence& sequence, int page) const;
 
-  BlockPool pool_;
+  PagePool pool_;
   PrefixCache cache_;
   int window_;
 };

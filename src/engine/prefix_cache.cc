@@ -22,7 +22,7 @@ PageKey chain_key(const PageKey& parent, std::span<const TokenId> page_tokens) {
   return {hash.low64, hash.high64};
 }
 
-PrefixCache::PrefixCache(BlockPool& pool, int window, std::size_t limit_bytes, bool enabled)
+PrefixCache::PrefixCache(PagePool& pool, int window, std::size_t limit_bytes, bool enabled)
     : pool_(&pool), window_(window), limit_bytes_(limit_bytes), enabled_(enabled) {}
 
 int PrefixCache::first_visible_page(Position position) const {

@@ -11,7 +11,7 @@
 
 #include "tandem/core/status.h"
 #include "tandem/core/units.h"
-#include "tandem/engine/block_pool.h"
+#include "tandem/engine/page_pool.h"
 
 namespace tandem::engine {
 
@@ -42,7 +42,7 @@ enum class Retention : std::uint8_t {
 class PrefixCache {
  public:
   /// `pool` must outlive the cache. window: W. Without `enabled` nothing is ever kept.
-  PrefixCache(BlockPool& pool, int window, std::size_t limit_bytes, bool enabled);
+  PrefixCache(PagePool& pool, int window, std::size_t limit_bytes, bool enabled);
 
   /// A page with one user, evicting idle pages as needed; kNoPage if all pages are in use.
   PageId allocate(AttentionKind kind);
@@ -99,7 +99,7 @@ class PrefixCache {
   void evict_oldest();
   void evict_oldest(AttentionKind kind);
 
-  BlockPool* pool_;
+  PagePool* pool_;
   int window_;
   std::size_t limit_bytes_;
   bool enabled_;

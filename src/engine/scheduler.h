@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <span>
 #include <vector>
 
 #include "tandem/engine/kv_manager.h"

@@ -34,7 +34,7 @@ core::Status Sequence::check(int page_tokens, int window) const {
   if (state == SequenceState::kDecode && computed != length() - 1) return fail("decode length");
   const int num_pages = core::ceil_div(computed, page_tokens);
   for (const AttentionKind kind : kAttentionKinds) {
-    const BlockTable& table = tables[index_of(kind)];
+    const PageTable& table = tables[index_of(kind)];
     if (static_cast<int>(table.pages.size()) != num_pages) return fail("pages of the length");
     const int first = kind == AttentionKind::kFull
                           ? 0

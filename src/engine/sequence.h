@@ -21,7 +21,7 @@ enum class SequenceState : std::uint8_t {
 
 /// Pages of one kind by position / page_tokens. Entries before `first` are kNoPage: they were
 /// given back because no future row can see them.
-struct BlockTable {
+struct PageTable {
   std::vector<PageId> pages;
   int first = 0;
 };
@@ -50,7 +50,7 @@ struct Sequence {
   int known_prefix = 0;      ///< leading tokens that the cache knew when the slot was given
   int cached_prompt = 0;     ///< prompt tokens that its first rows found in the prefix cache
 
-  std::array<BlockTable, kernels::kNumAttentionKinds> tables;
+  std::array<PageTable, kernels::kNumAttentionKinds> tables;
   std::vector<PageKey> page_keys;  ///< chain keys of the first full pages of `tokens`
   int indexed_pages = 0;           ///< leading pages that the prefix cache knows
 

@@ -41,7 +41,7 @@ class HostStep {
   void set_slot(int slot, const SamplingParams& sampling);
   SlotSnapshot read_slot(int slot) const;
 
-  /// Copies what it needs of the plan (block tables included) and resolves every row. CHECKs that
+  /// Copies what it needs of the plan (page tables included) and resolves every row. CHECKs that
   /// the plan keeps to the geometry: slots, one span per slot, row counts, token ids, drafts held.
   Backend::StepShape begin(const StepPlan& plan);
 
@@ -50,7 +50,7 @@ class HostStep {
   std::span<const RowRun> runs(RowSet set) const { return runs_[index(set)]; }
   int num_rows() const { return static_cast<int>(rows_[index(RowSet::kStep)].size()); }
   int kept_rows() const { return kept_rows_; }
-  /// Block table of a span.
+  /// Page table of a span.
   std::span<const PageId> pages(int span, AttentionKind kind) const;
 
   /// A row to sample: the rows of decode spans, the last row of kLast spans, and the rows of scored

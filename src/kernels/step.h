@@ -89,7 +89,7 @@ struct Span {
   /// Drafts to make for the next step once this span's token is known; 0: none. Ignored for spans
   /// that sample nothing.
   std::int32_t next_drafts = 0;
-  /// Block tables, indexed by position / page_tokens; entries before the sliding window may be
+  /// Page tables, indexed by position / page_tokens; entries before the sliding window may be
   /// kNoPage. They must cover every position of the span. Indexed by AttentionKind.
   std::array<std::span<const PageId>, kNumAttentionKinds> pages;
   /// Rules of the rows that sample, one each in row order, or none. Read until end_step(). Those of

@@ -48,8 +48,8 @@ std::vector<PageId> fill(PrefixCache& cache, const Text& text, AttentionKind kin
   return pages;
 }
 
-TEST(BlockPool, ReusesTheLastFreedIdAndTakesNewOnesLast) {
-  BlockPool pool(layout(), 1000);
+TEST(PagePool, ReusesTheLastFreedIdAndTakesNewOnesLast) {
+  PagePool pool(layout(), 1000);
   EXPECT_EQ(pool.allocate(kFull), 0);
   EXPECT_EQ(pool.allocate(kFull), 1);
   EXPECT_EQ(pool.allocate(kFull), 2);
@@ -63,8 +63,8 @@ TEST(BlockPool, ReusesTheLastFreedIdAndTakesNewOnesLast) {
   EXPECT_EQ(pool.bytes_used(), 80U);
 }
 
-TEST(BlockPool, BothKindsShareOneBudget) {
-  BlockPool pool(layout(), 100);
+TEST(PagePool, BothKindsShareOneBudget) {
+  PagePool pool(layout(), 100);
   for (int i = 0; i < 2; ++i) EXPECT_NE(pool.allocate(kSliding), kNoPage);  // 60
   EXPECT_NE(pool.allocate(kFull), kNoPage);
   EXPECT_NE(pool.allocate(kFull), kNoPage);  // 100
@@ -72,8 +72,8 @@ TEST(BlockPool, BothKindsShareOneBudget) {
   EXPECT_EQ(pool.allocate(kSliding), kNoPage);
 }
 
-TEST(BlockPool, CheckFindsACountThatNoTableHolds) {
-  BlockPool pool(layout(), 1000);
+TEST(PagePool, CheckFindsACountThatNoTableHolds) {
+  PagePool pool(layout(), 1000);
   const PageId page = pool.allocate(kFull);
   EXPECT_TRUE(pool.check({{{}, {1}}}).ok());
   pool.retain(kFull, page);
@@ -92,7 +92,7 @@ TEST(PrefixCache, KeysDependOnTheWholeTextBefore) {
 }
 
 TEST(PrefixCache, AHitNeedsTheFullPagesAndTheWindow) {
-  BlockPool pool(layout(), 1000);
+  PagePool pool(layout(), 1000);
   PrefixCache cache(pool, 8, 1000, true);  // W = 8: a row at 16 sees keys from 9, pages 2 and 3
   const Text text = text_of(6);
   fill(cache, text, kFull, 0, 6);
@@ -110,7 +110,7 @@ TEST(PrefixCache, AHitNeedsTheFullPagesAndTheWindow) {
 }
 
 TEST(PrefixCache, EqualKeysOfOtherTokensDoNotMatch) {
-  BlockPool pool(layout(), 1000);
+  PagePool pool(layout(), 1000);
   PrefixCache cache(pool, 8, 1000, true);
   const Text text = text_of(1);
   fill(cache, text, kFull, 0, 1);
@@ -125,7 +125,7 @@ TEST(PrefixCache, EqualKeysOfOtherTokensDoNotMatch) {
 }
 
 TEST(PrefixCache, KeepsIdlePagesUpToItsLimitOldestFirstOut) {
-  BlockPool pool(layout(), 1000);
+  PagePool pool(layout(), 1000);
   PrefixCache cache(pool, 4, 100, true);
   const Text a = text_of(2);
   const Text b = text_of(2, 100);
@@ -149,7 +149,7 @@ TEST(PrefixCache, KeepsIdlePagesUpToItsLimitOldestFirstOut) {
 }
 
 TEST(PrefixCache, ColdPagesLeaveFirst) {
-  BlockPool pool(layout(), 1000);
+  PagePool pool(layout(), 1000);
   PrefixCache cache(pool, 4, 60, true);
   const Text text = text_of(3);
   const auto pages = fill(cache, text, kFull, 0, 3);
@@ -163,7 +163,7 @@ TEST(PrefixCache, ColdPagesLeaveFirst) {
 }
 
 TEST(PrefixCache, SequencesThatNeedPagesEvict) {
-  BlockPool pool(layout(), 60);
+  PagePool pool(layout(), 60);
   PrefixCache cache(pool, 4, 60, true);
   const Text text = text_of(3);
   for (const PageId page : fill(cache, text, kFull, 0, 3)) {
@@ -178,7 +178,7 @@ TEST(PrefixCache, SequencesThatNeedPagesEvict) {
 }
 
 TEST(PrefixCache, AcquiredPagesAreSharedAndNotEvicted) {
-  BlockPool pool(layout(), 100);
+  PagePool pool(layout(), 100);
   PrefixCache cache(pool, 4, 100, true);
   const Text text = text_of(1);
   cache.release(kFull, fill(cache, text, kFull, 0, 1)[0], Retention::kRecent);
@@ -196,7 +196,7 @@ TEST(PrefixCache, AcquiredPagesAreSharedAndNotEvicted) {
 }
 
 TEST(PrefixCache, SwitchedOffKeepsNothing) {
-  BlockPool pool(layout(), 100);
+  PagePool pool(layout(), 100);
   PrefixCache cache(pool, 4, 100, false);
   const Text text = text_of(1);
   cache.release(kFull, fill(cache, text, kFull, 0, 1)[0], Retention::kRecent);

@@ -38,7 +38,7 @@ struct ScriptedModel {
   TokenId next(std::span<const TokenId> text, const kernels::SamplingParams& sampling) const;
 };
 
-/// Runs a ScriptedModel on pages that hold token ids, so that a wrong block table, a stale page or
+/// Runs a ScriptedModel on pages that hold token ids, so that a wrong page table, a stale page or
 /// a bad rollback changes the output. Whatever else a plan does wrong is listed in faults().
 class ScriptedRunner final : public model::StepRunner {
  public:

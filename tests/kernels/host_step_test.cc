@@ -117,7 +117,7 @@ TEST(HostStep, LaysOutKeptRowsFirstInThePlansOrder) {
   EXPECT_THAT(sampled, ElementsAre(0, 8, 1, 5, 2, 6, 3, 7));
 }
 
-TEST(HostStep, CopiesBlockTables) {
+TEST(HostStep, CopiesPageTables) {
   HostStep step;
   step.configure(geometry(2));
   const std::vector<TokenId> prompt = {1};

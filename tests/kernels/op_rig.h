@@ -103,7 +103,7 @@ class OpRig {
   /// A layer of the rig's dims with that many experts, and a router in f32 whose choices differ.
   kernels::MoeWeights moe_weights(core::DType dtype, core::DType down_dtype, std::uint32_t seed);
 
-  /// A prompt or decode span of `slot` with the block tables that the slot has.
+  /// A prompt or decode span of `slot` with the page tables that the slot has.
   kernels::Span prompt(int slot, std::span<const TokenId> tokens, Position first,
                        kernels::Keep keep, int next_drafts = 0);
   kernels::Span decode(int slot, int num_drafts, int next_drafts);

@@ -1,4 +1,4 @@
-#include "tandem/engine/block_pool.h"
+#include "tandem/engine/page_pool.h"
 
 #include <algorithm>
 
@@ -8,10 +8,10 @@
 
 namespace tandem::engine {
 
-BlockPool::BlockPool(const kernels::KvLayout& layout, std::size_t budget_bytes)
+PagePool::PagePool(const kernels::KvLayout& layout, std::size_t budget_bytes)
     : layout_(layout), budget_bytes_(budget_bytes) {}
 
-std::size_t BlockPool::bytes_of(int Pages::*count) const {
+std::size_t PagePool::bytes_of(int Pages::*count) const {
   std::size_t bytes = 0;
   for (const AttentionKind kind : kAttentionKinds) {
     bytes += page_bytes(kind) * static_cast<std::size_t>(pages(kind).*count);
@@ -19,17 +19,17 @@ std::size_t BlockPool::bytes_of(int Pages::*count) const {
   return bytes;
 }
 
-bool BlockPool::has_id(AttentionKind kind) const {
+bool PagePool::has_id(AttentionKind kind) const {
   const Pages& p = pages(kind);
   return !p.free.empty() ||
          p.users.size() < static_cast<std::size_t>(layout_.max_pages[index_of(kind)]);
 }
 
-bool BlockPool::has_bytes(AttentionKind kind) const {
+bool PagePool::has_bytes(AttentionKind kind) const {
   return page_bytes(kind) <= budget_bytes_ - bytes_used() - bytes_idle();
 }
 
-bool BlockPool::holds(const PageCounts& counts) const {
+bool PagePool::holds(const PageCounts& counts) const {
   std::size_t bytes = 0;
   for (const AttentionKind kind : kAttentionKinds) {
     if (counts[index_of(kind)] > layout_.max_pages[index_of(kind)]) return false;
@@ -38,11 +38,11 @@ bool BlockPool::holds(const PageCounts& counts) const {
   return bytes <= budget_bytes_;
 }
 
-bool BlockPool::has_room(const PageCounts& counts) const {
+bool PagePool::has_room(const PageCounts& counts) const {
   return holds(counts + PageCounts{pages_[0].num_used, pages_[1].num_used});
 }
 
-PageId BlockPool::allocate(AttentionKind kind) {
+PageId PagePool::allocate(AttentionKind kind) {
   if (!can_allocate(kind)) return kNoPage;
   Pages& p = pages(kind);
   PageId page = kNoPage;
@@ -58,7 +58,7 @@ PageId BlockPool::allocate(AttentionKind kind) {
   return page;
 }
 
-void BlockPool::retain(AttentionKind kind, PageId page) {
+void PagePool::retain(AttentionKind kind, PageId page) {
   Pages& p = pages(kind);
   int& users = p.users[static_cast<std::size_t>(page)];
   TANDEM_CHECK(users >= 0, "a free page gets no user");
@@ -69,7 +69,7 @@ void BlockPool::retain(AttentionKind kind, PageId page) {
   ++users;
 }
 
-int BlockPool::release(AttentionKind kind, PageId page) {
+int PagePool::release(AttentionKind kind, PageId page) {
   Pages& p = pages(kind);
   int& users = p.users[static_cast<std::size_t>(page)];
   TANDEM_CHECK(users > 0, "only a page in use is released");
@@ -81,7 +81,7 @@ int BlockPool::release(AttentionKind kind, PageId page) {
   return users;
 }
 
-void BlockPool::free(AttentionKind kind, PageId page) {
+void PagePool::free(AttentionKind kind, PageId page) {
   Pages& p = pages(kind);
   int& users = p.users[static_cast<std::size_t>(page)];
   TANDEM_CHECK(users == 0, "only an idle page is freed");
@@ -90,11 +90,11 @@ void BlockPool::free(AttentionKind kind, PageId page) {
   p.free.push_back(page);
 }
 
-int BlockPool::users(AttentionKind kind, PageId page) const {
+int PagePool::users(AttentionKind kind, PageId page) const {
   return pages(kind).users[static_cast<std::size_t>(page)];
 }
 
-core::Status BlockPool::check(
+core::Status PagePool::check(
     const std::array<std::vector<int>, kernels::kNumAttentionKinds>& users) const {
   std::size_t used = 0;
   std::size_t idle = 0;

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "tandem/core/status.h"
@@ -23,13 +22,13 @@ inline PageCounts operator+(PageCounts sum, const PageCounts& more) {
 }
 
 /// KV pages of both kinds under one byte budget, and each kind within its max_pages: ids and user
-/// counts, no contents. A page is free, in use (held by at least one block table) or idle
+/// counts, no contents. A page is free, in use (held by at least one page table) or idle
 /// (allocated, but without a user: kept by the prefix cache). Freed ids are reused last in, first
 /// out and new ids are taken only when none is free, so that the memory ever touched stays close to
 /// the largest need. Thread: engine.
-class BlockPool {
+class PagePool {
  public:
-  BlockPool(const kernels::KvLayout& layout, std::size_t budget_bytes);
+  PagePool(const kernels::KvLayout& layout, std::size_t budget_bytes);
 
   int page_tokens() const { return layout_.page_tokens; }
   std::size_t page_bytes(AttentionKind kind) const { return layout_.page_bytes[index_of(kind)]; }
@@ -57,7 +56,7 @@ class BlockPool {
   std::size_t bytes_used() const { return bytes_of(&Pages::num_used); }
   std::size_t bytes_idle() const { return bytes_of(&Pages::num_idle); }
 
-  /// Recounts users and bytes. `users`: by kind and page, counted from the block tables; pages
+  /// Recounts users and bytes. `users`: by kind and page, counted from the page tables; pages
   /// beyond its end have none. kInternal names the first page that differs.
   core::Status check(const std::array<std::vector<int>, kernels::kNumAttentionKinds>& users) const;
 
