@@ -4,7 +4,6 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
-#include <utility>
 
 #include "tandem/grammar/automaton.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <boost/json.hpp>
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 
 #include "tandem/model/config.h"

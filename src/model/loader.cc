@@ -1,9 +1,6 @@
 #include "tandem/model/loader.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <string>
 
 #include "tandem/model/load_draft_head.h"
 #include "tandem/model/load_moe.h"

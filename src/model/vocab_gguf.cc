@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "tandem/model/key_reader.h"
 #include "tandem/tokenizer/piece_table.h"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <boost/json/value.hpp>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>

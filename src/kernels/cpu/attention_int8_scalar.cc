@@ -1,5 +1,4 @@
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 #include "tandem/kernels/cpu/kv_layout.h"

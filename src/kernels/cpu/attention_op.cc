@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "tandem/core/check.h"
-#include "tandem/core/checked_math.h"
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/attention_work.h"
 #include "tandem/kernels/cpu/kv_int8.h"

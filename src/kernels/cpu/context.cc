@@ -1,7 +1,6 @@
 #include "tandem/kernels/cpu/context.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace tandem::kernels::cpu {
 namespace {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tandem/core/check.h"
-#include "tandem/core/cpu_features.h"
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/ops.h"

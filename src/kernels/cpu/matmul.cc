@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
