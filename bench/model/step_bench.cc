@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <memory>
@@ -174,9 +175,15 @@ class Bench {
     const int positions = std::max(o_.prompt_rows, o_.keys + (o_.steps + 1) * (1 + o_.drafts));
     const int pages = (positions + kv.page_tokens - 1) / kv.page_tokens;
     tables_.resize(static_cast<std::size_t>(o_.sequences) + 1);
+    // A device has sliding pages for windows alone. Where they do not suffice for every key,
+    // sequences share some: what these then hold is wrong, how long it takes is not.
     PageId next = 0;
     for (auto& table : tables_) {
-      for (int i = 0; i < pages; ++i) table.push_back(next++);
+      for (int i = 0; i < pages; ++i, ++next) {
+        for (std::size_t kind = 0; kind < table.size(); ++kind) {
+          table[kind].push_back(next % kv.max_pages[kind]);
+        }
+      }
     }
   }
 
@@ -233,13 +240,14 @@ class Bench {
   kernels::Span span_of(int slot) const {
     kernels::Span span;
     span.slot = slot;
-    for (auto& pages : span.pages) pages = tables_[static_cast<std::size_t>(slot)];
+    const auto& table = tables_[static_cast<std::size_t>(slot)];
+    std::ranges::copy(table, span.pages.begin());
     return span;
   }
 
   const Options& o_;
   model::Model& model_;
-  std::vector<std::vector<PageId>> tables_;
+  std::vector<std::array<std::vector<PageId>, kernels::kNumAttentionKinds>> tables_;
 };
 
 double median(std::vector<double> values) {

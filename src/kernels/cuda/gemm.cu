@@ -101,7 +101,9 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
   }
   const long long units =
       static_cast<long long>(whole_tiles ? 1 : group.superblocks_) * group.num_tiles_;
-  group.runs_ = static_cast<int>(std::min<long long>(num_ctas, units));
+  // A unit for each CTA is as fast as two for half of them, but leaves twice as many parts.
+  const bool have_two = !whole_tiles && units > num_ctas / 2 && units <= num_ctas;
+  group.runs_ = static_cast<int>(have_two ? units / 2 : std::min<long long>(num_ctas, units));
   TANDEM_CHECK(units * (group.runs_ + 2) < std::numeric_limits<int>::max(),
                "units times runs is an int");
   // From then on a CTA that is alone on its SM has two runs.
