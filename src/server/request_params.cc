@@ -87,6 +87,8 @@ void read_stop_tokens(BodyReader& reader, std::vector<TokenId>& stop_tokens) {
 void read_logit_bias(BodyReader& reader, std::vector<engine::LogitBias>& biases) {
   const json::value* value = reader.find("logit_bias");
   if (value == nullptr) return;
+  const json::array* array = value->if_array();  // llama.cpp's default, and PHP's empty object
+  if (array != nullptr && array->empty()) return;
   const auto fail = [&reader] {
     reader.fail("logit_bias",
                 fmt::format("must be an object of at most {} token ids with numbers from -100 to "
@@ -166,8 +168,11 @@ void read_choices(BodyReader& reader, GenerationParams& params) {
 }
 
 void read_lengths(BodyReader& reader, int least_tokens, GenerationParams& params) {
-  // llama.cpp's name and OpenAI's.
+  // llama.cpp's name, whose default of -1 is no limit, and OpenAI's.
+  const json::value* predicted = reader.find("n_predict");
+  const bool is_unlimited = predicted != nullptr && *predicted == json::value(-1);
   for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    if (is_unlimited && name == std::string_view("n_predict")) continue;
     if (const auto most = reader.integer(name, least_tokens, kMaxInt)) {
       params.max_tokens = static_cast<int>(*most);
     }

@@ -120,7 +120,7 @@ constexpr BadMember kBadMembers[] = {
     {R"("stop_token_ids":[-1])", "stop_token_ids", "must be an array of at most 64 token ids"},
     {R"("stop_token_ids":1)", "stop_token_ids", "must be an array"},
     {R"("skip_special_tokens":false)", "skip_special_tokens", "not supported yet"},
-    {R"("n_predict":-1)", "n_predict", "must be an integer from"},
+    {R"("n_predict":-2)", "n_predict", "must be an integer from"},
     {R"("structured_outputs":{"structural_tag":"{}"})", "structured_outputs.structural_tag",
      "not supported yet"},
     {R"("response_format":{"type":"json_object","schema":7})", "response_format.schema",

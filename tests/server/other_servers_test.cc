@@ -61,6 +61,7 @@ TEST(MembersOfOtherServers, AreTakenWhereTheyAskForNothing) {
       R"("top_n_sigma":-1,"lora":[],"n_probs":0,"return_tokens":false,"bad_words":[],"echo":false,)"
       R"("use_beam_search":false,"include_stop_str_in_output":false,"priority":0,"documents":[],)"
       R"("add_special_tokens":false,"include_reasoning":true,"reasoning_format":"auto",)"
+      R"("n_predict":-1,"logit_bias":[],)"
       R"("return_token_ids":null,"cache_prompt":true,"structured_outputs":null)");
   EXPECT_EQ(error.http_status, 0) << error.message;
 }
@@ -69,6 +70,16 @@ TEST(MembersOfOtherServers, BoundTheAnswer) {
   const auto parsed = parsed_chat(R"("n_predict":8)");
   ASSERT_TRUE(std::holds_alternative<ChatRequest>(parsed));
   EXPECT_EQ(std::get<ChatRequest>(parsed).params.max_tokens, 8);
+}
+
+TEST(MembersOfOtherServers, BoundNothingWhereTheyAreMinusOne) {
+  const auto parsed = parsed_chat(R"("n_predict":-1)");
+  ASSERT_TRUE(std::holds_alternative<ChatRequest>(parsed));
+  EXPECT_EQ(std::get<ChatRequest>(parsed).params.max_tokens, std::nullopt);
+  for (const char* members : {R"("n_predict":-2)", R"("n_predict":0)", R"("max_tokens":-1)"}) {
+    EXPECT_EQ(chat_error(members).http_status, 400) << members;
+  }
+  EXPECT_EQ(chat_error(R"("logit_bias":[5])").param, "logit_bias");
 }
 
 }  // namespace
