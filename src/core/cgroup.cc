@@ -8,14 +8,25 @@ namespace tandem::core {
 namespace {
 
 /// Where the files of version 2 may be: in the group that /proc/self/cgroup names as
-/// "0::/system.slice/tandem.service", or, in a container, at the top.
+/// "0::/system.slice/tandem.service" and in those above it, or, in a container, at the top. The
+/// limits of all of them hold.
 std::vector<std::string> unified_groups(const std::string& root) {
   const std::string top = root + "/sys/fs/cgroup";
+  std::vector<std::string> groups = {top};
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("0::/")) return {top + line.substr(3), top};
+    if (!line.starts_with("0::/")) continue;
+    for (std::string path = line.substr(3); path.size() > 1; path.resize(path.rfind('/'))) {
+      groups.push_back(top + path);
+    }
   }
-  return {top};
+  return groups;
+}
+
+/// The smaller of two limits, either of which may be none.
+template <typename T>
+std::optional<T> tighter(std::optional<T> a, std::optional<T> b) {
+  return a && b ? std::min(a, b) : (a ? a : b);
 }
 
 /// A number above 0; "max" and -1 are no limit.
@@ -36,11 +47,13 @@ std::optional<int> cores_of(std::optional<double> quota, std::optional<double> p
 }  // namespace
 
 std::optional<int> cpu_quota(const std::string& root) {
+  std::optional<int> cores;
   for (const std::string& group : unified_groups(root)) {
     std::ifstream both(group + "/cpu.max");
     const auto quota = read_limit(both);
-    if (const auto cores = cores_of(quota, read_limit(both))) return cores;
+    cores = tighter(cores, cores_of(quota, read_limit(both)));
   }
+  if (cores) return cores;
   const std::string group = root + "/sys/fs/cgroup/cpu/";
   return cores_of(read_limit(group + "cpu.cfs_quota_us"), read_limit(group + "cpu.cfs_period_us"));
 }
@@ -52,9 +65,11 @@ std::optional<std::uint64_t> memory_limit(const std::string& root) {
     return limit && *limit < kNoLimit ? std::optional(static_cast<std::uint64_t>(*limit))
                                       : std::nullopt;
   };
+  std::optional<std::uint64_t> bytes;
   for (const std::string& group : unified_groups(root)) {
-    if (const auto bytes = bytes_in(group + "/memory.max")) return bytes;
+    bytes = tighter(bytes, bytes_in(group + "/memory.max"));
   }
+  if (bytes) return bytes;
   return bytes_in(root + "/sys/fs/cgroup/memory/memory.limit_in_bytes");
 }
 

@@ -56,6 +56,20 @@ TEST(CpuQuota, IsThatOfTheGroup) {
   EXPECT_EQ(old.quota(), 2);
 }
 
+TEST(Limits, AreTheTightestOfTheGroupAndThoseAboveIt) {
+  Tree tree;
+  tree.write("/proc/self/cgroup", "0::/a.slice/b.slice/c.service\n");
+  tree.write("/sys/fs/cgroup/a.slice/b.slice/c.service/cpu.max", "max 100000\n");
+  tree.write("/sys/fs/cgroup/a.slice/b.slice/cpu.max", "400000 100000\n");
+  tree.write("/sys/fs/cgroup/a.slice/cpu.max", "200000 100000\n");
+  EXPECT_EQ(tree.quota(), 2);
+  tree.write("/sys/fs/cgroup/a.slice/b.slice/c.service/memory.max", "8192\n");
+  tree.write("/sys/fs/cgroup/a.slice/memory.max", "4096\n");
+  EXPECT_EQ(tree.memory(), 4096U);
+  tree.write("/proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(tree.quota(), std::nullopt);
+}
+
 TEST(CpuQuota, IsNoneWhereTimeIsNotRationed) {
   EXPECT_EQ(Tree().quota(), std::nullopt);
   Tree tree;
