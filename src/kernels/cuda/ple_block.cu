@@ -397,17 +397,24 @@ int ple_block_rows(const MatrixView& gate, const MatrixView& projection) {
       !has_schedule(gate) || !has_schedule(projection) || shared_bytes(gate, projection) > most) {
     return 0;
   }
-  cudaLaunchAttribute attributes[2] = {};
-  const cudaLaunchConfig_t config =
-      configuration(gate, projection, kClustersAlone + 1, nullptr, attributes);
+  // Where blocks have SMs of their own, a cluster needs more of them than where they share some.
+  const auto placed = [&](int launched) {
+    cudaLaunchAttribute attributes[2] = {};
+    const auto config = configuration(gate, projection, launched, nullptr, attributes);
+    int most_active = 0;
+    return cudaOccupancyMaxActiveClusters(&most_active, ple_block_kernel, &config) == cudaSuccess
+               ? most_active
+               : 0;
+  };
   const bool is_placed =
       cudaFuncSetAttribute(ple_block_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most) ==
           cudaSuccess &&
       cudaFuncSetAttribute(ple_block_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
           cudaSuccess &&
-      cudaOccupancyMaxActiveClusters(&clusters, ple_block_kernel, &config) == cudaSuccess;
+      placed(1) > 0;
+  if (is_placed) clusters = placed(kClustersAlone + 1);
   cudaGetLastError();  // a refusal is an answer
-  return is_placed ? std::min(clusters * kRows, kMostRows) : 0;
+  return std::min(clusters * kRows, kMostRows);
 }
 
 void ple_block(const PleBlock& b, float* x, int rows, int cols, float eps, const float* norm,

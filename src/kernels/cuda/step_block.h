@@ -19,9 +19,9 @@ namespace tandem::kernels::cuda {
 /// rows, spans and tiles that change nothing; steps of equal sizes are one graph.
 struct StepSizes {
   int rows = 0;       ///< of the target pass
-  int spans = 0;      ///< with block tables; one more table is all padding
+  int spans = 0;      ///< with page tables; one more table is all padding
   int span_rows = 0;  ///< most rows of a span
-  int blocks = 0;     ///< key blocks that a row sees at most, stride of the block tables
+  int blocks = 0;     ///< key blocks that a row sees at most, stride of the page tables
   int sampled = 0;    ///< spans that sample
   int draft_rows = 0;
   int draft_steps = 0;
@@ -30,7 +30,7 @@ struct StepSizes {
 };
 
 /// What the host tells the device about a step, in one pinned block and one copy: rows, sampled
-/// spans, attention tiles, block tables. Places are fixed by the capacities, so that a recorded
+/// spans, attention tiles, page tables. Places are fixed by the capacities, so that a recorded
 /// step finds them again. Thread: the backend's caller. The block may be written again once the
 /// device has finished the step.
 class StepBlock {
