@@ -91,7 +91,7 @@ void CudaBackend::begin_part(GraphPart part) {
 }
 
 void CudaBackend::end_part() {
-  check(graphs_.end(stream_));
+  check(graphs_.end(failure_.ok(), stream_));
 }
 
 void CudaBackend::verify(const Head& head, Rows h) {

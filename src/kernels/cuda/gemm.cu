@@ -4,6 +4,8 @@
 // Bound: bytes for up to about 16 rows, expansion and tensor cores above. Two CTAs share an SM.
 // Measured: docs/performance-gpu.md.
 
+#include <string>
+
 #include "tandem/kernels/cuda/gemm_schedule.cuh"
 #include "tandem/kernels/cuda/mma_sync.cuh"
 
@@ -38,10 +40,17 @@ Launched launch_gemm(const GemmArguments& g, int rows, cudaStream_t stream) {
     const Launched launched = launch_wide(g, rows, kLargestOnly, stream);
     if (launched != Launched::kNot) return launched;
   }
-  if (rows <= 8) return launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream);
-  if (rows <= 16) return launch_run<2>(narrow_kernel<2, kLargestOnly>, g, rows, stream);
-  if (rows <= 32) return launch_run<4>(narrow_kernel<4, kLargestOnly>, g, rows, stream);
-  return launch_run<8>(narrow_kernel<8, kLargestOnly>, g, rows, stream);
+  // As many rows at once as there are and as fit beside the weights.
+  Launched launched = Launched::kNot;
+  if (rows > 32) launched = launch_run<8>(narrow_kernel<8, kLargestOnly>, g, rows, stream);
+  if (launched == Launched::kNot && rows > 16) {
+    launched = launch_run<4>(narrow_kernel<4, kLargestOnly>, g, rows, stream);
+  }
+  if (launched == Launched::kNot && rows > 8) {
+    launched = launch_run<2>(narrow_kernel<2, kLargestOnly>, g, rows, stream);
+  }
+  if (launched != Launched::kNot) return launched;
+  return launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream);  // create() has checked
 }
 
 template <int NT>
@@ -52,6 +61,15 @@ core::Status prepare_schedule() {
   TANDEM_CUDA(cudaFuncSetAttribute(narrow_kernel<NT, true>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   return {};
+}
+
+/// Whether two stages of the smallest schedule fit into a block's shared memory.
+core::Status check_fits(int unit_bytes) {
+  const int needed = 2 * stage_size(unit_bytes, 1), most = stage_budget().alone;
+  if (needed <= most) return {};
+  return core::unimplemented("products with weights of this type take " + std::to_string(needed) +
+                             " bytes of shared memory, of which a block of this GPU has " +
+                             std::to_string(most) + "; use --device cpu");
 }
 
 /// Of tile t with the runs, or pairs of runs, first .. last.
@@ -99,6 +117,7 @@ core::Result<GemmGroup> GemmGroup::create(const std::vector<MatrixView>& matrice
     TANDEM_TRY(group.keep(std::move(cuts.parts), {}));
     return core::Result<GemmGroup>(std::move(group));
   }
+  TANDEM_TRY(check_fits(group.unit_bytes_));
   const long long units =
       static_cast<long long>(whole_tiles ? 1 : group.superblocks_) * group.num_tiles_;
   // A unit for each CTA is as fast as two for half of them, but leaves twice as many parts.

@@ -25,6 +25,10 @@ struct StageBudget {
   int shared = 0, alone = 0;
 };
 const StageBudget& stage_budget();
+/// Bytes of a stage: a unit's weights, and its columns of row_tiles * 8 rows.
+__host__ __device__ constexpr int stage_size(int unit_bytes, int row_tiles) {
+  return unit_bytes + row_tiles * 4096;
+}
 
 /// How a product was launched: not at all, or with parts that are those of runs, or of pairs of
 /// runs.
@@ -88,7 +92,7 @@ __device__ inline Share cta_share(const GemmArguments& g) {
 template <int NT>
 __device__ void load_units(const GemmArguments& g, Share share, std::uint8_t* smem,
                            std::uint64_t* full, std::uint64_t* empty) {
-  const int stage_bytes = g.unit_bytes + NT * 4096, lane = threadIdx.x % 32;
+  const int stage_bytes = stage_size(g.unit_bytes, NT), lane = threadIdx.x % 32;
   const uint4* x = g.x + static_cast<std::size_t>(blockIdx.y) * NT * 256;
   const std::size_t x_stride = static_cast<std::size_t>(g.x_tiles) * 256;
   const auto load_bricks = [&](int s, int tile, int sb) {
@@ -152,7 +156,7 @@ __device__ void multiply_run(const GemmArguments& g) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, side = threadIdx.x / 128;
   const int first_output = 64 * side + 16 * warp + lane / 4;
   constexpr bool kAdds = kAddsPairs<NT> && !kLargestOnly;
-  FilledStages ring = {smem, full, empty, g.stages, g.unit_bytes + NT * 4096, g.unit_bytes};
+  FilledStages ring = {smem, full, empty, g.stages, stage_size(g.unit_bytes, NT), g.unit_bytes};
   float acc[NT][4] = {};
   KeptSums<kAdds ? NT : 0> kept;
   Largest<kLargestOnly ? NT : 1> largest;
@@ -191,7 +195,7 @@ __device__ void multiply_run(const GemmArguments& g) {
 /// where another would start.
 template <int NT, typename Kernel>
 Launched launch_run(Kernel kernel, GemmArguments g, int rows, cudaStream_t stream) {
-  const int stage_bytes = g.unit_bytes + NT * 4096;
+  const int stage_bytes = stage_size(g.unit_bytes, NT);
   g.stages = std::min(kMaxStages, stage_budget().shared / stage_bytes);
   const bool is_alone = g.stages < 2;
   if (is_alone) g.stages = std::min(kMaxStages, stage_budget().alone / stage_bytes);

@@ -17,11 +17,7 @@ cudaError_t GraphCache::begin(const Key& key, bool may_record, cudaStream_t stre
   key_ = key;
   const auto known = graphs_.find(key);
   if (known == graphs_.end()) {
-    if (graphs_.size() >= kMaxGraphs) {
-      clear();
-      graphs_.clear();
-    }
-    graphs_.emplace(key, nullptr);
+    mode_ = Mode::kFirst;
     return cudaSuccess;
   }
   if (known->second != nullptr) {
@@ -32,20 +28,31 @@ cudaError_t GraphCache::begin(const Key& key, bool may_record, cudaStream_t stre
   return cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
 }
 
-cudaError_t GraphCache::end(cudaStream_t stream) {
-  const Mode mode = mode_;
-  mode_ = Mode::kEager;
+cudaError_t GraphCache::end(bool is_whole, cudaStream_t stream) {
+  const Mode mode = std::exchange(mode_, Mode::kEager);
   if (mode == Mode::kEager) return cudaSuccess;
+  if (mode == Mode::kFirst) {
+    if (is_whole) remember();
+    return cudaSuccess;
+  }
   if (mode == Mode::kReplay) return cudaGraphLaunch(graphs_.at(key_), stream);
   cudaGraph_t graph = nullptr;
   cudaError_t error = cudaStreamEndCapture(stream, &graph);
   if (error != cudaSuccess) return error;
   cudaGraphExec_t executable = nullptr;
-  error = cudaGraphInstantiate(&executable, graph, 0);
+  if (is_whole) error = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  if (error != cudaSuccess) return error;
+  if (executable == nullptr) return error;
   graphs_.insert_or_assign(key_, executable);
   return cudaGraphLaunch(executable, stream);
+}
+
+void GraphCache::remember() {
+  if (graphs_.size() >= kMaxGraphs) {
+    clear();
+    graphs_.clear();
+  }
+  graphs_.emplace(key_, nullptr);
 }
 
 void GraphCache::clear() {

@@ -25,15 +25,18 @@ class GraphCache {
   /// Begins a part. Recorded before: replays, and its launches must be left out. `may_record`
   /// false: runs eagerly.
   cudaError_t begin(const Key& key, bool may_record, cudaStream_t stream);
-  /// Ends it: launches what was recorded.
-  cudaError_t end(cudaStream_t stream);
+  /// Ends it: launches what was recorded. `is_whole` false: some launch was refused, and what there
+  /// is of the part is neither kept nor launched.
+  cudaError_t end(bool is_whole, cudaStream_t stream);
 
   bool is_replay() const { return mode_ == Mode::kReplay; }
   /// Forgets every recording: memory that they use has moved. What has run eagerly still has.
   void clear();
 
  private:
-  enum class Mode { kEager, kRecord, kReplay };
+  enum class Mode { kEager, kFirst, kRecord, kReplay };  // kFirst: eager, to be remembered
+
+  void remember();
 
   Mode mode_ = Mode::kEager;
   Key key_ = {};
