@@ -1,5 +1,5 @@
-// Attention over the f16 cache, one thread, without the products around it:
-//   attention_bench [isa]
+// Attention over the cache, one thread, without the products around it:
+//   attention_bench [ISA] [int8]
 // Prints microseconds per stream and the rate, for decode, verification and prefill shapes. The
 // streams of a shape are visited in turn, so that one reads its keys from L2, 32 from L3 and 256
 // from memory.
@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "tandem/core/cpu_features.h"
-#include "tandem/core/half.h"
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 
@@ -45,7 +44,7 @@ class Noise {
 /// `rows` are queries.
 class Setup {
  public:
-  explicit Setup(const Shape& shape) : shape_(shape) {
+  Setup(const Shape& shape, const MatmulKernels* int8) : shape_(shape) {
     Geometry g;
     g.max_sequences = shape.streams;
     g.max_rows = shape.streams * shape.rows;
@@ -56,13 +55,17 @@ class Setup {
     g.kv_layers = {{kind, shape.kv_heads, shape.head_size}};
     g.window = shape.window;
     const int pages = (shape.keys + kPageTokens - 1) / kPageTokens;
-    const std::size_t page_bytes = std::size_t{2} * 2 * kPageTokens *
-                                   static_cast<std::size_t>(shape.kv_heads * shape.head_size);
+    const std::size_t code_bytes = int8 != nullptr ? 1 : 2;
+    const std::size_t vector_bytes =
+        code_bytes * static_cast<std::size_t>(shape.head_size) + kScaleBytes;
+    const std::size_t page_bytes =
+        2 * kPageTokens * static_cast<std::size_t>(shape.kv_heads) * vector_bytes;
     g.kv_memory_bytes = page_bytes * static_cast<std::size_t>(pages * shape.streams);
     step_.configure(g);
-    fail_on(kv_.configure(g, kPageTokens, sizeof(std::uint16_t)));
+    fail_on(kv_.configure(g, kPageTokens, code_bytes, kScaleBytes));
     fail_on(work_.configure(shape.head_size));
     scratch_ = core::Arena::reserve(AttentionRunner::scratch_bytes(shape.head_size), false).value();
+    in_.int8 = int8;
     fill_cache(pages * shape.streams);
     begin_step(kind, pages);
     in_.spec = {kind, shape.heads, shape.kv_heads, shape.head_size, 0, false};
@@ -90,14 +93,16 @@ class Setup {
   }
 
   void fill_cache(int pages) {
-    const int elements = kPageTokens * shape_.head_size;
-    for (int page = 0; page < pages; ++page) {
-      for (int g = 0; g < shape_.kv_heads; ++g) {
-        for (int i = 0; i < elements; ++i) {
-          kv_.keys<std::uint16_t>(0, page, g)[i] = core::f32_to_f16(noise_());
-          kv_.values<std::uint16_t>(0, page, g)[i] = core::f32_to_f16(noise_());
-        }
-      }
+    const KvWriter& write =
+        in_.int8 != nullptr ? row_kernels("scalar")->int8 : row_kernels("scalar")->int16;
+    std::vector<float> x(static_cast<std::size_t>(shape_.head_size));
+    for (int i = 0; i < pages * shape_.kv_heads * kPageTokens; ++i) {
+      const int token = i % kPageTokens;
+      const int head = i / kPageTokens % shape_.kv_heads;
+      const PageId page = i / kPageTokens / shape_.kv_heads;
+      for (float& v : x) v = noise_();
+      write.key(x.data(), shape_.head_size, kv_.keys<std::byte>(0, page, head), token);
+      write.value(x.data(), shape_.head_size, kv_.values<std::byte>(0, page, head), token);
     }
   }
 
@@ -146,8 +151,8 @@ double thread_us() {
   return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
 }
 
-void measure(const Shape& shape, const RowKernels& kernels) {
-  const Setup setup(shape);
+void measure(const Shape& shape, const RowKernels& kernels, const MatmulKernels* int8) {
+  const Setup setup(shape, int8);
   std::vector<double> us;
   const double begin = thread_us();
   for (int i = 0; i < 200; ++i) {
@@ -170,21 +175,27 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "no kernels for {}\n", isa);
     return 1;
   }
-  fmt::print("{}\n{}, 1 thread\n", core::describe_cpu(), isa);
+  const bool is_int8 = argc > 2 && std::string(argv[2]) == "int8";
+  const MatmulKernels* int8 = is_int8 ? matmul_kernels(isa).value() : nullptr;
+  const auto run_shape = [&](const Shape& shape) {
+    measure(shape, *kernels, int8);
+  };
+  fmt::print("{}\n{}, {} cache, 1 thread\n", core::describe_cpu(), isa,
+             is_int8 ? "int8" : "16-bit");
   fmt::print("heads  kv  size window   keys  rows streams us/stream       min  GMAC/s\n");
   for (const int streams : {1, 32, 256}) {
     for (const int size : {256, 512}) {
       const int window = size == 256 ? 512 : 0;
-      for (const int rows : {1, 2, 5}) measure({4, 1, size, window, 400, rows, streams}, *kernels);
+      for (const int rows : {1, 2, 5}) run_shape({4, 1, size, window, 400, rows, streams});
     }
   }
   for (const int size : {256, 512}) {
     const int window = size == 256 ? 512 : 0;
-    measure({8, 1, size, window, 4000, 1, 4}, *kernels);
-    measure({8, 2, size, window, 4000, 1, 4}, *kernels);
-    measure({8, 4, size, window, 4000, 1, 4}, *kernels);
-    measure({4, 1, size, window, 512, 512, 1}, *kernels);
-    measure({8, 2, size, window, 4096, 512, 1}, *kernels);
+    run_shape({8, 1, size, window, 4000, 1, 4});
+    run_shape({8, 2, size, window, 4000, 1, 4});
+    run_shape({8, 4, size, window, 4000, 1, 4});
+    run_shape({4, 1, size, window, 512, 512, 1});
+    run_shape({8, 2, size, window, 4096, 512, 1});
   }
   return 0;
 }

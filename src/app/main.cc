@@ -92,7 +92,8 @@ void add_model_options(CLI::App* app, ModelOptions* options) {
              "most memory for the KV cache; auto: 2 GiB, on a GPU also what all sequences need");
   add_parsed(
       app, "--kv-type", &options->kv_type, tandem::app::parse_kv_type, "f16", "f16 or int8",
-      "values of the KV cache: f16, or int8 on the CPU: half the memory, a little less exact");
+      "values of the KV cache: f16 (on the CPU 16-bit integers with scales, as exact), or int8 on "
+      "the CPU: half the memory, a little less exact");
   add_device(app, &options->device);
   add_parsed(
       app, "--gpu-memory", &options->gpu_memory_bytes, tandem::app::parse_size, "",

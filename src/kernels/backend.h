@@ -45,10 +45,12 @@ struct KvLayerSpec {
   int head_size = 0;  ///< D
 };
 
-/// How the cache holds a value. A backend may keep kF16 more exactly (reference: f32).
+/// How the cache holds a value. A backend may keep kF16 otherwise if that is as exact: the
+/// reference as f32, the CPU as 16-bit integers with an f32 scale for each key, and each value, of
+/// a head.
 enum class KvType : std::uint8_t {
   kF16,
-  kInt8,  ///< with an f32 scale for each key, and each value, of a head
+  kInt8,  ///< with the same scales
 };
 
 /// What a backend must know before the first weight is packed.

@@ -14,8 +14,6 @@
 
 #include "bits.h"
 #include "present_kernels.h"
-#include "tandem/core/half.h"
-#include "tandem/kernels/cpu/kv_layout.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -106,28 +104,6 @@ TEST_P(CpuRowKernels, RotationAnglesAreAccurateAtLongContexts) {
       const float angle = static_cast<float>(position) * frequency[i];
       ASSERT_NEAR(cosine[i], std::cos(static_cast<double>(angle)), 2e-7) << position << " " << i;
       ASSERT_NEAR(sine[i], std::sin(static_cast<double>(angle)), 2e-7) << position << " " << i;
-    }
-  }
-}
-
-TEST_P(CpuRowKernels, CacheRowsAreRoundedToNearestEven) {
-  std::vector<float> x = random_values(144, 1, 30.0F);  // not whole chunks of values
-  // Ties, subnormals, the largest value and overflow.
-  const std::vector<float> special = {1.00048828125F, 1.00146484375F, 65504.0F, 65520.0F, -7e4F,
-                                      6e-8F,          2.98e-8F,       3e-8F,    -0.0F,    1e-5F};
-  std::copy(special.begin(), special.end(), x.begin());
-  const int n = static_cast<int>(x.size());
-  std::vector<std::uint16_t> keys(x.size() * kPageTokens);
-  std::vector<std::uint16_t> values(x.size() * kPageTokens);
-  for (const int token : {0, 5, 16, 31}) {
-    k().store_key(x.data(), n, keys.data(), token);
-    k().store_value(x.data(), n, values.data(), token);
-    for (int i = 0; i < n; ++i) {
-      const std::uint16_t expected = core::f32_to_f16(x[static_cast<std::size_t>(i)]);
-      ASSERT_EQ(keys[static_cast<std::size_t>(i * kPageTokens + token)], expected) << i;
-      const int chunk = i / kValueChunk * kValueChunk;
-      const int at = chunk * kPageTokens + token * std::min(kValueChunk, n - chunk) + i - chunk;
-      ASSERT_EQ(values[static_cast<std::size_t>(at)], expected) << i;
     }
   }
 }

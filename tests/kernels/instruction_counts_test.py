@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 SLACK = 0.03
-KERNELS = ("q4_k_1_row", "q4_k_32_rows", "q6_k_1_row", "attention_f16", "attention_int8",
+KERNELS = ("q4_k_1_row", "q4_k_32_rows", "q6_k_1_row", "attention_int16", "attention_int8",
            "quantize_row")
 REPEATS = (2, 10)
 

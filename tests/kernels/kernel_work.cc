@@ -14,10 +14,9 @@
 #include <vector>
 
 #include "tandem/core/thread_team.h"
-#include "tandem/kernels/cpu/kv_int8.h"
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/matmul.h"
-#include "tandem/kernels/cpu/simd/attention_int8.h"
+#include "tandem/kernels/cpu/simd/attention_block.h"
 #include "tandem/kernels/cpu/simd/row_kernels.h"
 
 namespace tandem::kernels::cpu {
@@ -70,24 +69,29 @@ struct BlockOfKeys {
 
   std::vector<float> queries = values(kVectors * kSize);
   std::vector<std::uint8_t> page = std::vector<std::uint8_t>(kPageBytes);
-  std::vector<CodeGroup> codes = std::vector<CodeGroup>(kVectors * kSize / 32);
-  std::vector<CodeGroup> weights = std::vector<CodeGroup>(kVectors * kPagesPerBlock);
+  std::vector<std::int16_t> codes = std::vector<std::int16_t>(kVectors * kSize);
+  std::vector<std::int16_t> weights = std::vector<std::int16_t>(kVectors * kBlockTokens);
+  std::vector<CodeGroup> groups = std::vector<CodeGroup>(kVectors * kSize / 32);
+  std::vector<CodeGroup> weight_groups = std::vector<CodeGroup>(kVectors * kPagesPerBlock);
+  std::array<float, kVectors> scales = {};
   std::vector<float> scores = std::vector<float>(kVectors * kBlockTokens);
   std::vector<float> outputs = std::vector<float>(2 * kVectors * kSize);
   std::array<float, kVectors> max = {}, sum = {};
   std::array<const void*, kPagesPerBlock> pages;
   std::array<std::int32_t, kVectors> begin = {}, end = {};
-  Int8AttentionBlock block;
+  AttentionBlock block;
 
   explicit BlockOfKeys(const MatmulKernels& kernels) {
     pages.fill(page.data());
     end.fill(kBlockTokens);
     for (int i = 0; i < kVectors; ++i) {
-      kernels.quantize_row(queries.data() + i * kSize, kSize, codes.data() + i * (kSize / 32));
+      const float* q = queries.data() + i * kSize;
+      kernels.quantize_row(q, kSize, groups.data() + i * (kSize / 32));
+      scales[static_cast<std::size_t>(i)] =
+          row_kernels(kernels.isa)->encode_query(q, kSize, codes.data() + 2 * i, 2 * kVectors);
     }
     block.head_size = kSize;
     block.num_vectors = kVectors;
-    block.queries = queries.data();
     block.keys = block.values = pages.data();
     block.next_keys = page.data();
     block.end_page = kPagesPerBlock;
@@ -98,8 +102,6 @@ struct BlockOfKeys {
     block.out = outputs.data();
     block.block_out = outputs.data() + kVectors * kSize;
     block.scores = scores.data();
-    block.query_codes = codes.data();
-    block.weights = weights.data();
   }
 };
 
@@ -110,13 +112,14 @@ Kernel make(std::string_view name, const MatmulKernels& kernels) {
   if (name == "q6_k_1_row") return product(kernels, core::DType::kQ6_K, 1);
   if (name == "quantize_row") return quantization(kernels);
   auto keys = std::make_shared<BlockOfKeys>(kernels);
-  if (name == "attention_f16")
+  if (name == "attention_int16")
     return [=, &rows] {
-      rows.attend_block(keys->block);
+      rows.attend_int16(
+          {keys->block, keys->codes.data(), keys->scales.data(), keys->weights.data()});
     };
   if (name == "attention_int8")
     return [=, &kernels] {
-      kernels.attend_int8(keys->block);
+      kernels.attend_int8({keys->block, keys->groups.data(), keys->weight_groups.data()});
     };
   return {};
 }

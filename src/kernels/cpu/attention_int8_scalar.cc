@@ -3,8 +3,8 @@
 
 #include "tandem/kernels/cpu/kv_layout.h"
 #include "tandem/kernels/cpu/panel.h"
+#include "tandem/kernels/cpu/simd/attention_block.h"
 #include "tandem/kernels/cpu/simd/attention_impl.h"
-#include "tandem/kernels/cpu/simd/attention_int8.h"
 #include "tandem/kernels/cpu/simd/lanes_scalar.h"
 
 // The definition of attention over an int8 cache in plain code; all other instruction sets give
@@ -19,7 +19,7 @@ using Float = AttentionOf<ScalarLanes>;
 float add_group(const std::uint8_t* lane, const CodeGroup& a, float acc) {
   std::int32_t sum = 0;
   for (int k = 0; k < 32; ++k) {
-    sum += (lane[k / 4 * kVectorBytes + k % 4] - kCodeOffset) * a.codes[k];
+    sum += (lane[k / 4 * kVectorBytes + k % 4] - kInt8Offset) * a.codes[k];
   }
   return std::fma(a.scale, static_cast<float>(sum), acc);
 }
@@ -37,7 +37,7 @@ void score_page(const Int8AttentionBlock& b, int i, int page) {
         codes + j / kPanelRows * kPanelRows * b.head_size + j % kPanelRows * 4;
     float score = 0.0F;
     for (int g = 0; g < groups; ++g) {
-      score = add_group(lane + g * 8 * kVectorBytes, b.query_codes[i * groups + g], score);
+      score = add_group(lane + g * 8 * kVectorBytes, b.queries[i * groups + g], score);
     }
     b.scores[i * kBlockTokens + page * kPageTokens + j] = score * scales_of(b, b.keys[page])[j];
   }

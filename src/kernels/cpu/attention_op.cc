@@ -4,7 +4,6 @@
 #include "tandem/core/check.h"
 #include "tandem/kernels/cpu/attention_task.h"
 #include "tandem/kernels/cpu/attention_work.h"
-#include "tandem/kernels/cpu/kv_int8.h"
 #include "tandem/kernels/cpu/ops.h"
 #include "tandem/kernels/cpu/product.h"
 #include "tandem/kernels/cpu/weights.h"
@@ -149,21 +148,16 @@ void AttentionOp::finish_kv_head(int r, int kv_head, const float* cosines, const
   k_.rms_norm(w_.v == nullptr ? k : v, nullptr, size, c_.eps(), v);
   k_.rms_norm(k, k_norm_, size, c_.eps(), k);
   rotate(k, cosines, sines);
-  constexpr float kLargestHalf = 65504.0F;
-  const float largest = is_int8() ? std::numeric_limits<float>::max() : kLargestHalf;
-  if (!k_.all_within(k, size, largest) || !k_.all_within(v, size, largest)) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  if (!k_.all_within(k, size, kLargest) || !k_.all_within(v, size, kLargest)) {
     c_.step.set_broken(r);
     // Whoever gets the page next must find finite values even where its mask hides them.
     std::fill_n(k, size, 0.0F);
     std::fill_n(v, size, 0.0F);
   }
-  if (is_int8()) {
-    store_value_int8(v, size, c_.kv.values<std::uint8_t>(spec_.kv_layer, page, kv_head), token);
-    store_key_int8(k, size, c_.kv.keys<std::uint8_t>(spec_.kv_layer, page, kv_head), token);
-    return;
-  }
-  k_.store_value(v, size, c_.kv.values<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
-  k_.store_key(k, size, c_.kv.keys<std::uint16_t>(spec_.kv_layer, page, kv_head), token);
+  const KvWriter& write = is_int8() ? k_.int8 : k_.int16;
+  write.key(k, size, c_.kv.keys<std::byte>(spec_.kv_layer, page, kv_head), token);
+  write.value(v, size, c_.kv.values<std::byte>(spec_.kv_layer, page, kv_head), token);
 }
 
 void AttentionOp::rotate(float* head, const float* cosines, const float* sines) const {

@@ -5,13 +5,13 @@
 
 #include "tandem/core/check.h"
 #include "tandem/core/checked_math.h"
-#include "tandem/kernels/cpu/simd/attention_int8.h"
+#include "tandem/kernels/cpu/simd/attention_block.h"
 
 namespace tandem::kernels::cpu {
 namespace {
 
-/// Vectors of the next tile when `left` are left and the cache is f16: what
-/// RowKernels::attend_block takes, without a small rest where that can be avoided.
+/// Vectors of the next tile when `left` are left and the cache has 16 bits: what
+/// RowKernels::attend_int16 takes, without a small rest where that can be avoided.
 int tile_vectors(int left, int max_vectors) {
   if (left >= 12 && left != 16 && max_vectors >= 12) return 12;
   if (left >= 8 && max_vectors >= 8) return 8;
@@ -31,31 +31,47 @@ struct AttentionRunner::BlockPages {
 /// The state of a task's vectors and the scores of one tile.
 struct AttentionRunner::Scratch {
   Scratch(const core::Arena& arena, int head_size) {
-    queries = arena.as<float>();
-    out = queries + kTaskVectors * head_size;
+    queries = arena.data();
+    weights = queries + query_bytes(head_size);
+    out = reinterpret_cast<float*>(weights + kWeightBytes);
     block_out = out + kTaskVectors * head_size;
     scores = block_out + kMaxTileVectors * head_size;
-    max = scores + kMaxTileVectors * kBlockTokens;
+    query_scales = scores + kMaxTileVectors * kBlockTokens;
+    max = query_scales + kTaskVectors;
     sum = max + kTaskVectors;
-    codes = reinterpret_cast<CodeGroup*>(queries);
-    weights = reinterpret_cast<CodeGroup*>(sum + kTaskVectors);
   }
+  static std::size_t query_bytes(int head_size) {
+    const auto size = static_cast<std::size_t>(head_size);
+    return kTaskVectors * std::max(size * sizeof(std::int16_t), size / 32 * sizeof(CodeGroup));
+  }
+  static constexpr std::size_t kWeightBytes =
+      kMaxTileVectors *
+      std::max(kBlockTokens * sizeof(std::int16_t), kPagesPerBlock * sizeof(CodeGroup));
 
-  float* queries;      // per tile of V vectors: [D][V]
-  CodeGroup* codes;    // the same as codes, in the same place: [kTaskVectors][D / 32]
-  float* out;          // [kTaskVectors][D]
-  float* block_out;    // [kMaxTileVectors][D]
-  float* scores;       // [kMaxTileVectors][kBlockTokens]
-  float* max;          // [kTaskVectors]
-  float* sum;          // [kTaskVectors]
-  CodeGroup* weights;  // [kMaxTileVectors][kPagesPerBlock]
+  std::byte* queries;   // int16: per tile of V vectors [D / 2][V][2]; int8: [kTaskVectors][D / 32]
+  std::byte* weights;   // of a tile; see the blocks
+  float* out;           // [kTaskVectors][D]
+  float* block_out;     // [kMaxTileVectors][D]
+  float* scores;        // [kMaxTileVectors][kBlockTokens]
+  float* query_scales;  // [kTaskVectors]
+  float* max;           // [kTaskVectors]
+  float* sum;           // [kTaskVectors]
+
+  template <typename T>
+  T* queries_as() const {
+    return reinterpret_cast<T*>(queries);
+  }
+  template <typename T>
+  T* weights_as() const {
+    return reinterpret_cast<T*>(weights);
+  }
 };
 
 std::size_t AttentionRunner::scratch_bytes(int head_size) {
-  const int floats = (2 * kTaskVectors + kMaxTileVectors) * head_size +
-                     kMaxTileVectors * kBlockTokens + 2 * kTaskVectors;
-  return static_cast<std::size_t>(floats) * sizeof(float) +
-         sizeof(CodeGroup) * kMaxTileVectors * kPagesPerBlock;
+  const int floats = (kTaskVectors + kMaxTileVectors) * head_size + kMaxTileVectors * kBlockTokens +
+                     3 * kTaskVectors;
+  return static_cast<std::size_t>(floats) * sizeof(float) + Scratch::query_bytes(head_size) +
+         Scratch::kWeightBytes;
 }
 
 const RowInfo& AttentionRunner::row_of(const AttentionTask& task, int vector) const {
@@ -79,18 +95,19 @@ int AttentionRunner::next_tile(int left) const {
 void AttentionRunner::load_queries(const AttentionTask& task, const Scratch& s) const {
   const int size = in_.spec.head_size;
   if (in_.int8 != nullptr) {
-    for (int i = 0; i < task.num_vectors; ++i) {
-      in_.int8->quantize_row(in_.queries + head_offset(task, i), size, s.codes + i * (size / 32));
+    auto* groups = s.queries_as<CodeGroup>();
+    for (int i = 0; i < task.num_vectors; ++i, groups += size / 32) {
+      in_.int8->quantize_row(in_.queries + head_offset(task, i), size, groups);
     }
     return;
   }
   int tile = 0;
   for (int first = 0; first < task.num_vectors; first += tile) {
     tile = next_tile(task.num_vectors - first);
-    float* out = s.queries + first * size;
+    std::int16_t* codes = s.queries_as<std::int16_t>() + first * size;
     for (int i = 0; i < tile; ++i) {
       const float* q = in_.queries + head_offset(task, first + i);
-      for (int d = 0; d < size; ++d) out[d * tile + i] = q[d];
+      s.query_scales[first + i] = k_.encode_query(q, size, codes + 2 * i, 2 * tile);
     }
   }
 }
@@ -160,8 +177,7 @@ AttentionRunner::BlockPages AttentionRunner::find_pages(const AttentionTask& tas
 
 void AttentionRunner::attend_block(const AttentionTask& task, int block, const BlockPages& pages,
                                    const Scratch& s) const {
-  Int8AttentionBlock b;
-  b.weights = s.weights;
+  AttentionBlock b;
   b.head_size = in_.spec.head_size;
   b.keys = pages.keys;
   b.values = pages.values;
@@ -189,15 +205,15 @@ void AttentionRunner::attend_block(const AttentionTask& task, int block, const B
     if (lowest >= highest) continue;
     b.first_page = lowest / kPageTokens;
     b.end_page = core::ceil_div(highest, kPageTokens);
-    b.queries = s.queries + first * b.head_size;
-    b.query_codes = s.codes + first * (b.head_size / 32);
     b.max = s.max + first;
     b.sum = s.sum + first;
     b.out = s.out + first * b.head_size;
     if (in_.int8 != nullptr) {
-      in_.int8->attend_int8(b);
+      const CodeGroup* queries = s.queries_as<CodeGroup>() + first * (b.head_size / 32);
+      in_.int8->attend_int8({b, queries, s.weights_as<CodeGroup>()});
     } else {
-      k_.attend_block(b);
+      const std::int16_t* queries = s.queries_as<std::int16_t>() + first * b.head_size;
+      k_.attend_int16({b, queries, s.query_scales + first, s.weights_as<std::int16_t>()});
     }
   }
 }

@@ -23,7 +23,7 @@ class AttentionRunner {
     std::span<const RowInfo> rows;   ///< of the row set
     const float* queries = nullptr;  ///< [rows, H * D]
     float* out = nullptr;            ///< [rows, H * D]
-    /// Of an int8 cache; null: the cache is f16.
+    /// Of an int8 cache; null: the cache has 16 bits.
     const MatmulKernels* int8 = nullptr;
   };
   AttentionRunner(const RowKernels& kernels, const HostKv& kv, const HostStep& step,

@@ -101,9 +101,8 @@ core::Status CpuBackend::configure(const Geometry& geometry) {
   TANDEM_TRY(check_shapes(geometry));
   c_.geometry = geometry;
   c_.step.configure(geometry);
-  const bool is_int8 = geometry.kv_type == KvType::kInt8;
-  TANDEM_TRY(is_int8 ? c_.kv.configure(geometry, kPageTokens, sizeof(std::int8_t), kScaleBytes)
-                     : c_.kv.configure(geometry, kPageTokens, sizeof(std::uint16_t)));
+  const std::size_t code_bytes = geometry.kv_type == KvType::kInt8 ? 1 : 2;
+  TANDEM_TRY(c_.kv.configure(geometry, kPageTokens, code_bytes, kScaleBytes));
   TANDEM_TRY(c_.rope.configure(geometry));
 
   max_rows_ = std::max({geometry.max_rows, geometry.max_kept_rows, geometry.max_sequences});

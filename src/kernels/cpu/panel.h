@@ -90,7 +90,7 @@ inline constexpr float kE4m3Max = 448.0F;
 inline constexpr float kE4m3SmallestScale = 1.0F / (448.0F * 512.0F);
 inline constexpr float kE4m3WeightUnit = 256.0F;
 
-struct Int8AttentionBlock;  // simd/attention_int8.h
+struct Int8AttentionBlock;  // simd/attention_block.h
 
 /// The entry points of one instruction set.
 struct IsaKernels {

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "tandem/kernels/cpu/kv_layout.h"
+#include "tandem/kernels/cpu/simd/attention_block.h"
 #include "tandem/kernels/cpu/simd/attention_impl.h"
-#include "tandem/kernels/cpu/simd/attention_int8.h"
 #include "tandem/kernels/cpu/simd/groups_impl.h"
 #include "tandem/kernels/cpu/simd/quantize_impl.h"
 #include "tandem/kernels/cpu/simd/row_block_impl.h"
@@ -23,7 +23,7 @@ struct Int8Attention : Groups<L> {
   using Base::P;
   using typename Base::Bytes;
   using typename Base::F32;
-  using Codes = CodeClass<false, false, kCodeOffset, L::code_max(255)>;
+  using Codes = CodeClass<false, false, kInt8Offset, L::code_max(255)>;
   static constexpr int kPagePanels = kPageTokens / kPanelRows;
   static constexpr int kGroupBytes = 8 * kVectorBytes;
   static_assert(kPagePanels % P == 0 && kPageTokens == 32);
@@ -85,7 +85,7 @@ struct Int8Attention : Groups<L> {
       const std::uint8_t* codes = bytes_of(b.keys[page]) + panel * panel_bytes;
       const std::uint8_t* next_codes = next + panel * panel_bytes;
       Rows::for_row_blocks(b.num_vectors, [&]<int R>(int row) TANDEM_INLINED {
-        const CodeGroup* queries = b.query_codes + row * groups;
+        const CodeGroup* queries = b.queries + row * groups;
         const auto stride = static_cast<std::size_t>(groups);
         F32 acc[R][P];
         for (int r = 0; r < R; ++r) {

@@ -15,11 +15,7 @@ namespace tandem::kernels::cpu {
 /// 2 * code * 127, and 8-bit codes are taken by magnitude (<= 128) with the activation's sign
 /// turned.
 struct Avx2Codes : Avx2Lanes {
-  struct Bytes {
-    __m256i lo, hi;  // rows 0-7, 8-15
-  };
-  using I32 = Bytes;
-  using I16 = Bytes;
+  using Bytes = I32;  // rows 0-7, 8-15
   static constexpr int kRows = 4;
   static constexpr int kPanels = 1;
   static constexpr bool kUnsignedCodes = false;
@@ -76,7 +72,6 @@ struct Avx2Codes : Avx2Lanes {
     return {_mm256_shuffle_epi8(t, index.lo), _mm256_shuffle_epi8(t, index.hi)};
   }
 
-  static I32 zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static I32 set1_i32(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
   template <int kShift>
   static I32 shift_left(I32 a) {
@@ -85,7 +80,6 @@ struct Avx2Codes : Avx2Lanes {
   static I32 add_i32(I32 a, I32 b) {
     return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
   }
-  static F32 to_f32(I32 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
   template <int kIndex>
   static I32 byte_of_words(Bytes words) {
     const __m256i mask = _mm256_set1_epi32(255);

@@ -15,7 +15,6 @@ namespace tandem::kernels::cpu {
 /// and groups_impl.h ask for.
 struct Avx512Codes : Avx512Lanes {
   using Bytes = __m512i;
-  using I32 = __m512i;
   // A tile of 4 x 2 sums and as many chains leaves half of the registers to what is decoded.
   static constexpr int kRows = 4;
   static constexpr int kPanels = 2;
@@ -59,24 +58,23 @@ struct Avx512Codes : Avx512Lanes {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), index);
   }
 
-  static I32 zero() { return _mm512_setzero_si512(); }
-  static I32 set1_i32(std::int32_t x) { return _mm512_set1_epi32(x); }
+  static I32 set1_i32(std::int32_t x) { return words(_mm512_set1_epi32(x)); }
   template <int kShift>
   static I32 shift_left(I32 a) {
-    return _mm512_slli_epi32(a, kShift);
+    return words(_mm512_slli_epi32(bits_of(a), kShift));
   }
-  static I32 add_i32(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
-  static F32 to_f32(I32 a) { return _mm512_cvtepi32_ps(a); }
+  static I32 add_i32(I32 a, I32 b) { return a + b; }
   /// Byte kIndex of each word, unsigned or signed.
   template <int kIndex>
-  static I32 byte_of_words(Bytes words) {
-    if constexpr (kIndex > 0) words = _mm512_srli_epi32(words, 8 * kIndex);
-    return kIndex == 3 ? words : _mm512_and_si512(words, _mm512_set1_epi32(255));
+  static I32 byte_of_words(Bytes a) {
+    if constexpr (kIndex > 0) a = _mm512_srli_epi32(a, 8 * kIndex);
+    if constexpr (kIndex < 3) a = _mm512_and_si512(a, _mm512_set1_epi32(255));
+    return words(a);
   }
   template <int kIndex>
-  static I32 signed_byte_of_words(Bytes words) {
-    if constexpr (kIndex < 3) words = _mm512_slli_epi32(words, 24 - 8 * kIndex);
-    return _mm512_srai_epi32(words, 24);
+  static I32 signed_byte_of_words(Bytes a) {
+    if constexpr (kIndex < 3) a = _mm512_slli_epi32(a, 24 - 8 * kIndex);
+    return words(_mm512_srai_epi32(a, 24));
   }
   /// The f16 in the low or high half of each word.
   static F32 f16_low(Bytes words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
@@ -115,7 +113,7 @@ struct Avx512Codes : Avx512Lanes {
   }
   template <int kCodeMax>
   static I32 dot(I32 acc, Bytes codes, Quad a) {
-    return _mm512_dpbusd_epi32(acc, codes, a);
+    return words(_mm512_dpbusd_epi32(bits_of(acc), codes, a));
   }
 
   // ---- quantization of activations, 16 at a time
@@ -123,9 +121,10 @@ struct Avx512Codes : Avx512Lanes {
   /// Running maximum of the magnitudes' bits.
   static I32 max_magnitude(I32 max, const float* x) {
     const __m512i bits = _mm512_loadu_si512(x);
-    return _mm512_max_epu32(max, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+    return words(_mm512_max_epu32(bits_of(max), magnitude));
   }
-  static std::uint32_t largest(I32 a) { return _mm512_reduce_max_epu32(a); }
+  static std::uint32_t largest(I32 a) { return _mm512_reduce_max_epu32(bits_of(a)); }
   /// codes = x * inverse, to nearest even; returns the sum of the codes.
   static std::int32_t quantize16(const float* x, float inverse, std::int8_t* codes) {
     const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(load(x), set1(inverse)));

@@ -16,9 +16,6 @@ struct NeonCodes : NeonLanes {
   struct Bytes {
     uint8x16_t v[4];  // four rows each
   };
-  struct I32 {
-    int32x4_t v[4];
-  };
   static constexpr int kRows = 4;
   static constexpr int kPanels = 1;
   static constexpr bool kUnsignedCodes = false;
@@ -35,10 +32,6 @@ struct NeonCodes : NeonLanes {
 
   template <typename Op>
   static Bytes bytes(Op op) {
-    return {{op(0), op(1), op(2), op(3)}};
-  }
-  template <typename Op>
-  static I32 words(Op op) {
     return {{op(0), op(1), op(2), op(3)}};
   }
 
@@ -78,7 +71,6 @@ struct NeonCodes : NeonLanes {
     return bytes([&](int i) { return vqtbl1q_u8(t, index.v[i]); });
   }
 
-  static I32 zero() { return set1_i32(0); }
   static I32 set1_i32(std::int32_t x) {
     return words([=](int) { return vdupq_n_s32(x); });
   }
@@ -88,9 +80,6 @@ struct NeonCodes : NeonLanes {
   }
   static I32 add_i32(I32 a, I32 b) {
     return words([&](int i) { return vaddq_s32(a.v[i], b.v[i]); });
-  }
-  static F32 to_f32(I32 a) {
-    return each([&](int i) { return vcvtq_f32_s32(a.v[i]); });
   }
   template <int kIndex>
   static I32 byte_of_words(Bytes a) {

@@ -12,6 +12,10 @@ struct Avx2Lanes {
   struct F32 {
     __m256 lo, hi;  // lanes 0-7, 8-15
   };
+  struct I32 {
+    __m256i lo, hi;
+  };
+  using I16 = I32;
 
   static F32 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F32 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -33,10 +37,33 @@ struct Avx2Lanes {
     const auto* h = reinterpret_cast<const __m128i*>(p);
     return {_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
   }
-  static void store_f16(std::uint16_t* p, F32 a) {
-    auto* h = reinterpret_cast<__m128i*>(p);
-    _mm_storeu_si128(h, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    _mm_storeu_si128(h + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+
+  static I32 zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static I32 load_i32(const void* p) {
+    const auto* v = static_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
+  }
+  static void store_i32(void* p, I32 a) {
+    auto* v = static_cast<__m256i*>(p);
+    _mm256_storeu_si256(v, a.lo);
+    _mm256_storeu_si256(v + 1, a.hi);
+  }
+  static F32 to_f32(I32 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+  static I16 load_i16(const std::int16_t* p) { return load_i32(p); }
+  static I16 broadcast_pair(const std::int16_t* p) {
+    std::int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
+  }
+  static I32 dot_pairs(I32 acc, I16 a, I16 b) {
+    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
+            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
+  }
+  static void store_codes(std::int16_t* p, F32 a) {
+    // Packing works within halves of a register; the permutation puts the codes in order.
+    const __m256i codes = _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
   }
 
   static F32 add(F32 a, F32 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }

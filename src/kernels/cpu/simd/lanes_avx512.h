@@ -10,6 +10,12 @@ namespace tandem::kernels::cpu {
 struct Avx512Lanes {
   static constexpr int kSums = 24;  ///< that attention keeps in registers
   using F32 = __m512;
+  /// Of the element type that the dot products take: gcc keeps an accumulator of another type in
+  /// two registers and moves it to and fro.
+  typedef std::int32_t I32 __attribute__((vector_size(64)));
+  using I16 = __m512i;
+  static I32 words(__m512i a) { return (I32)a; }
+  static __m512i bits_of(I32 a) { return (__m512i)a; }
 
   static __mmask16 first(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
 
@@ -21,9 +27,23 @@ struct Avx512Lanes {
   static F32 load_f16(const std::uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  static void store_f16(std::uint16_t* p, F32 a) {
+
+  static I32 zero() { return words(_mm512_setzero_si512()); }
+  static I32 load_i32(const void* p) { return words(_mm512_loadu_si512(p)); }
+  static void store_i32(void* p, I32 a) { _mm512_storeu_si512(p, bits_of(a)); }
+  static F32 to_f32(I32 a) { return _mm512_cvtepi32_ps(bits_of(a)); }
+  static I16 load_i16(const std::int16_t* p) { return _mm512_loadu_si512(p); }
+  static I16 broadcast_pair(const std::int16_t* p) {
+    std::int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+  }
+  static I32 dot_pairs(I32 acc, I16 a, I16 b) {
+    return words(_mm512_dpwssd_epi32(bits_of(acc), a, b));
+  }
+  static void store_codes(std::int16_t* p, F32 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+                        _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a)));
   }
 
   static F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }

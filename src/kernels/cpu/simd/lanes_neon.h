@@ -12,9 +12,19 @@ struct NeonLanes {
   struct F32 {
     float32x4_t v[4];
   };
+  struct I32 {
+    int32x4_t v[4];
+  };
+  struct I16 {
+    int16x8_t v[4];
+  };
 
   template <typename F>
   static F32 each(F f) {
+    return {{f(0), f(1), f(2), f(3)}};
+  }
+  template <typename F>
+  static I32 words(F f) {
     return {{f(0), f(1), f(2), f(3)}};
   }
 
@@ -40,8 +50,36 @@ struct NeonLanes {
   static F32 load_f16(const std::uint16_t* p) {
     return each([=](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
   }
-  static void store_f16(std::uint16_t* p, F32 a) {
-    for (int i = 0; i < 4; ++i) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.v[i])));
+
+  static I32 zero() {
+    return words([](int) { return vdupq_n_s32(0); });
+  }
+  static I32 load_i32(const void* p) {
+    return words([=](int i) { return vld1q_s32(static_cast<const std::int32_t*>(p) + 4 * i); });
+  }
+  static void store_i32(void* p, I32 a) {
+    for (int i = 0; i < 4; ++i) vst1q_s32(static_cast<std::int32_t*>(p) + 4 * i, a.v[i]);
+  }
+  static F32 to_f32(I32 a) {
+    return each([&](int i) { return vcvtq_f32_s32(a.v[i]); });
+  }
+  static I16 load_i16(const std::int16_t* p) {
+    return {{vld1q_s16(p), vld1q_s16(p + 8), vld1q_s16(p + 16), vld1q_s16(p + 24)}};
+  }
+  static I16 broadcast_pair(const std::int16_t* p) {
+    std::int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    const int16x8_t v = vreinterpretq_s16_s32(vdupq_n_s32(pair));
+    return {{v, v, v, v}};
+  }
+  static I32 dot_pairs(I32 acc, I16 a, I16 b) {
+    return words([&](int i) {
+      const int32x4_t low = vmull_s16(vget_low_s16(a.v[i]), vget_low_s16(b.v[i]));
+      return vaddq_s32(acc.v[i], vpaddq_s32(low, vmull_high_s16(a.v[i], b.v[i])));
+    });
+  }
+  static void store_codes(std::int16_t* p, F32 a) {
+    for (int i = 0; i < 4; ++i) vst1_s16(p + 4 * i, vmovn_s32(vcvtnq_s32_f32(a.v[i])));
   }
 
   static F32 add(F32 a, F32 b) {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "tandem/core/half.h"
 
@@ -15,6 +16,12 @@ struct ScalarLanes {
   static constexpr int kSums = 8;  ///< that attention keeps in registers
   struct F32 {
     float v[16];
+  };
+  struct I32 {
+    std::int32_t v[16];
+  };
+  struct I16 {
+    std::int16_t v[32];  // two neighbours belong to a lane
   };
 
   template <typename F>
@@ -43,9 +50,43 @@ struct ScalarLanes {
   static F32 load_f16(const std::uint16_t* p) {
     return each([=](int i) { return core::f16_to_f32(p[i]); });
   }
-  /// Rounds to nearest even.
-  static void store_f16(std::uint16_t* p, F32 a) {
-    for (int i = 0; i < 16; ++i) p[i] = core::f32_to_f16(a.v[i]);
+
+  // ---- products of 16-bit codes; no sum leaves 32 bits
+
+  static I32 zero() { return {}; }
+  static I32 load_i32(const void* p) {
+    I32 r;
+    std::memcpy(&r, p, sizeof r);
+    return r;
+  }
+  static void store_i32(void* p, I32 a) { std::memcpy(p, &a, sizeof a); }
+  static F32 to_f32(I32 a) {
+    return each([&](int i) { return static_cast<float>(a.v[i]); });
+  }
+  static I16 load_i16(const std::int16_t* p) {
+    I16 r;
+    std::memcpy(&r, p, sizeof r);
+    return r;
+  }
+  /// p[2], for every lane.
+  static I16 broadcast_pair(const std::int16_t* p) {
+    I16 r;
+    for (int i = 0; i < 32; ++i) r.v[i] = p[i % 2];
+    return r;
+  }
+  /// acc + the sum of each lane's two products.
+  static I32 dot_pairs(I32 acc, I16 a, I16 b) {
+    for (int i = 0; i < 16; ++i) {
+      acc.v[i] += a.v[2 * i] * b.v[2 * i] + a.v[2 * i + 1] * b.v[2 * i + 1];
+    }
+    return acc;
+  }
+  /// To nearest even, |a| < 2^15; NaN gives some code.
+  static void store_codes(std::int16_t* p, F32 a) {
+    for (int i = 0; i < 16; ++i) {
+      // Adding 1.5 * 2^23 leaves the code in the low mantissa bits.
+      p[i] = static_cast<std::int16_t>(std::bit_cast<std::uint32_t>(a.v[i] + 12582912.0F));
+    }
   }
 
   static F32 add(F32 a, F32 b) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+
+#include "tandem/kernels/cpu/simd/attention_block.h"
 
 namespace tandem::kernels::cpu {
 
@@ -11,34 +14,18 @@ struct RowMax {
   std::int32_t index = -1;
 };
 
-/// Most query vectors of one AttentionBlock.
-inline constexpr int kMaxTileVectors = 12;
-
-/// Attention of a few query vectors over one block of kBlockTokens keys by absolute position.
-/// The state (max, sum, out) runs over the blocks of a vector in ascending order.
-struct AttentionBlock {
-  int head_size = 0;                    ///< D, a multiple of 16
-  int num_vectors = 0;                  ///< 1, 2, 4, 8 or 12
-  const float* queries = nullptr;       ///< [D][num_vectors]
-  const void* const* keys = nullptr;    ///< per page of the block; kv_layout.h
-  const void* const* values = nullptr;  ///< per page
-  const void* next_keys = nullptr;      ///< page read after this block
-  int first_page = 0;                   ///< pages [first_page, end_page) hold all visible keys
-  int end_page = 0;
-  const std::int32_t* key_begin = nullptr;  ///< [num_vectors] visible keys of the block,
-  const std::int32_t* key_end = nullptr;    ///< counted from its first position
-  float* max = nullptr;                     ///< [num_vectors] -inf before the first block
-  float* sum = nullptr;                     ///< [num_vectors]
-  float* out = nullptr;                     ///< [num_vectors][D] sum of exp(score - max) * value
-  float* block_out = nullptr;               ///< scratch [num_vectors][D]
-  float* scores = nullptr;                  ///< scratch [num_vectors][kBlockTokens]
+/// Writes a key or value [n] of finite values as position `token` of its page (kv_layout.h): codes
+/// rounded to nearest even and their scale. n is a multiple of 16 or, with 8 bits, of 32.
+struct KvWriter {
+  void (*key)(const float* x, int n, std::byte* page, int token);
+  void (*value)(const float* x, int n, std::byte* page, int token);
 };
 
 /// The elementwise work of a forward pass for one instruction set. Every set gives the same bits:
 /// sixteen virtual lanes, one order of sums. n is any positive count unless said otherwise.
 struct RowKernels {
   std::string_view isa;
-  int max_vectors = 0;  ///< of one AttentionBlock, for speed
+  int max_vectors = 0;  ///< of one Int16AttentionBlock, for speed
 
   /// out = x / sqrt(mean(x^2) + eps) * weight (null: 1). Returns sum(x^2). out may be x.
   float (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
@@ -63,12 +50,14 @@ struct RowKernels {
   /// True when |x| <= largest for every value (a value within one rounding of `largest` may count
   /// either way) and none is NaN.
   bool (*all_within)(const float* x, int n, float largest);
-  /// Writes a key [n] into column `token` of its page f16 [n][32], rounding to nearest even.
-  void (*store_key)(const float* x, int n, std::uint16_t* page, int token);
-  /// Writes a value [n] as position `token` of its page f16 (kv_layout.h).
-  void (*store_value)(const float* x, int n, std::uint16_t* page, int token);
-  void (*attend_block)(const AttentionBlock& block);
-  /// Merges the state of a later block into a running state, as attend_block does: a partial of
+  KvWriter int16;
+  KvWriter int8;
+  /// Writes the codes of a query x[n], as those of a 16-bit key, in pairs that lie `stride` codes
+  /// apart; returns what they are to be multiplied with. A value that is no finite number makes all
+  /// codes 0 and gives NaN. n is a multiple of 16.
+  float (*encode_query)(const float* x, int n, std::int16_t* pair, int stride);
+  void (*attend_int16)(const Int16AttentionBlock& block);
+  /// Merges the state of a later block into a running state, as attention does: a partial of
   /// max -inf changes nothing, a running max of -inf takes the partial as it is. out: [n].
   void (*merge_block)(const float* block_out, float block_max, float block_sum, int n, float* max,
                       float* sum, float* out);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "tandem/kernels/cpu/simd/attention_impl.h"
+#include "tandem/kernels/cpu/simd/attention_int16_impl.h"
+#include "tandem/kernels/cpu/simd/kv_codes_impl.h"
 #include "tandem/kernels/cpu/simd/math.h"
 #include "tandem/kernels/cpu/simd/row_kernels.h"
 
@@ -167,22 +169,6 @@ struct RowKernelsOf {
     return L::sum(sum) == 0.0F;
   }
 
-  static void store_key(const float* x, int n, std::uint16_t* page, int token) {
-    for (int i = 0; i < n; i += 16) {
-      alignas(32) std::uint16_t half[16];
-      L::store_f16(half, L::load(x + i));
-      for (int j = 0; j < 16; ++j) page[(i + j) * kPageTokens + token] = half[j];
-    }
-  }
-
-  static void store_value(const float* x, int n, std::uint16_t* page, int token) {
-    for (int chunk = 0; chunk < n; chunk += kValueChunk) {
-      const int width = n - chunk < kValueChunk ? n - chunk : kValueChunk;
-      std::uint16_t* row = page + chunk * kPageTokens + token * width;
-      for (int i = 0; i < width; i += 16) L::store_f16(row + i, L::load(x + chunk + i));
-    }
-  }
-
   static void exp(const float* x, int n, float* out) {
     for_each_vector(n,
                     [&](int i, int count) { store(out + i, count, M::exp(load(x + i, count))); });
@@ -205,9 +191,10 @@ struct RowKernelsOf {
             softcap,
             argmax,
             all_within,
-            store_key,
-            store_value,
-            AttentionOf<L>::attend_block,
+            {KvCodes<L>::store_key_int16, KvCodes<L>::store_value_int16},
+            {KvCodes<L>::store_key_int8, KvCodes<L>::store_value_int8},
+            KvCodes<L>::encode_query,
+            Int16Attention<L>::attend,
             AttentionOf<L>::merge_block,
             exp,
             tanh};
