@@ -33,6 +33,21 @@ __global__ void __launch_bounds__(kMathThreads + 32, 2) narrow_kernel(GemmArgume
   multiply_run<MmaSync, NT, kLargestOnly>(g);
 }
 
+/// As many rows at once as there are and as fit beside the weights in `fewest` stages.
+template <bool kLargestOnly>
+Launched launch_narrow(const GemmArguments& g, int rows, cudaStream_t stream, int fewest) {
+  Launched launched = Launched::kNot;
+  if (rows > 32) launched = launch_run<8>(narrow_kernel<8, kLargestOnly>, g, rows, stream, fewest);
+  if (launched == Launched::kNot && rows > 16) {
+    launched = launch_run<4>(narrow_kernel<4, kLargestOnly>, g, rows, stream, fewest);
+  }
+  if (launched == Launched::kNot && rows > 8) {
+    launched = launch_run<2>(narrow_kernel<2, kLargestOnly>, g, rows, stream, fewest);
+  }
+  if (launched != Launched::kNot) return launched;
+  return launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream, fewest);
+}
+
 template <bool kLargestOnly>
 Launched launch_gemm(const GemmArguments& g, int rows, cudaStream_t stream) {
   if (launch_dense(g, rows, kLargestOnly, stream)) return Launched::kRuns;
@@ -40,17 +55,11 @@ Launched launch_gemm(const GemmArguments& g, int rows, cudaStream_t stream) {
     const Launched launched = launch_wide(g, rows, kLargestOnly, stream);
     if (launched != Launched::kNot) return launched;
   }
-  // As many rows at once as there are and as fit beside the weights.
-  Launched launched = Launched::kNot;
-  if (rows > 32) launched = launch_run<8>(narrow_kernel<8, kLargestOnly>, g, rows, stream);
-  if (launched == Launched::kNot && rows > 16) {
-    launched = launch_run<4>(narrow_kernel<4, kLargestOnly>, g, rows, stream);
-  }
-  if (launched == Launched::kNot && rows > 8) {
-    launched = launch_run<2>(narrow_kernel<2, kLargestOnly>, g, rows, stream);
-  }
+  const Launched launched = launch_narrow<kLargestOnly>(g, rows, stream, 2);
   if (launched != Launched::kNot) return launched;
-  return launch_run<1>(narrow_kernel<1, kLargestOnly>, g, rows, stream);  // create() has checked
+  // Halves where a block has 99 KB: nothing is fetched meanwhile. create() has checked that it
+  // fits.
+  return launch_narrow<kLargestOnly>(g, rows, stream, 1);
 }
 
 template <int NT>
@@ -63,9 +72,9 @@ core::Status prepare_schedule() {
   return {};
 }
 
-/// Whether two stages of the smallest schedule fit into a block's shared memory.
+/// Whether a stage of the smallest schedule fits into a block's shared memory.
 core::Status check_fits(int unit_bytes) {
-  const int needed = 2 * stage_size(unit_bytes, 1), most = stage_budget().alone;
+  const int needed = stage_size(unit_bytes, 1), most = stage_budget().alone;
   if (needed <= most) return {};
   return core::unimplemented("products with weights of this type take " + std::to_string(needed) +
                              " bytes of shared memory, of which a block of this GPU has " +

@@ -190,16 +190,17 @@ __device__ void multiply_run(const GemmArguments& g) {
   if constexpr (kLargestOnly) largest.store(g.largest, g.runs, share.first_run, first_row, lane);
 }
 
-/// A launch of `kernel`, whose CTAs have NT * 8 rows, on as many stages as fit; kNot if two do not.
+/// A launch of `kernel`, whose CTAs have NT * 8 rows, on as many stages as fit; kNot if `fewest` do
+/// not.
 /// A CTA that is alone on its SM takes two runs where there are more than SMs, so that it goes on
 /// where another would start.
 template <int NT, typename Kernel>
-Launched launch_run(Kernel kernel, GemmArguments g, int rows, cudaStream_t stream) {
+Launched launch_run(Kernel kernel, GemmArguments g, int rows, cudaStream_t stream, int fewest = 2) {
   const int stage_bytes = stage_size(g.unit_bytes, NT);
   g.stages = std::min(kMaxStages, stage_budget().shared / stage_bytes);
   const bool is_alone = g.stages < 2;
   if (is_alone) g.stages = std::min(kMaxStages, stage_budget().alone / stage_bytes);
-  if (g.stages < 2) return Launched::kNot;
+  if (g.stages < fewest) return Launched::kNot;
   g.runs_each = is_alone && g.in_pairs ? 2 : 1;
   const dim3 grid(static_cast<unsigned>((g.runs + g.runs_each - 1) / g.runs_each),
                   static_cast<unsigned>((rows + NT * 8 - 1) / (NT * 8)));
