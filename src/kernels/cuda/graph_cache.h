@@ -25,8 +25,8 @@ class GraphCache {
   /// Begins a part. Recorded before: replays, and its launches must be left out. `may_record`
   /// false: runs eagerly.
   cudaError_t begin(const Key& key, bool may_record, cudaStream_t stream);
-  /// Ends it: launches what was recorded. `is_whole` false: some launch was refused, and what there
-  /// is of the part is neither kept nor launched.
+  /// Ends it: launches what was recorded, now or before. `is_whole` false: some launch was refused,
+  /// and what was recorded now is neither kept nor launched.
   cudaError_t end(bool is_whole, cudaStream_t stream);
 
   bool is_replay() const { return mode_ == Mode::kReplay; }
