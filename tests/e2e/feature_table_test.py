@@ -62,7 +62,8 @@ CHATS = {
     "presence_penalty": {"presence_penalty": 1.7},
     "frequency_penalty": {"frequency_penalty": 1.2},
     "repetition_penalty": {"extra": {"repetition_penalty": 1.4}},
-    "logit_bias": {"logit_bias": {"300": 2, "776": -20}},
+    # A full stop and a comma, without which no text here goes on as it would.
+    "logit_bias": {"logit_bias": {"300": 2, "236761": -20, "236764": -20}},
     "logprobs": {"logprobs": True, "top_logprobs": 5},
     "logprobs under a form": {"logprobs": True, "top_logprobs": 2, "response_format": FORM},
     "n": {"n": 3},
