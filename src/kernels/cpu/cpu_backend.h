@@ -14,7 +14,7 @@ struct CpuOptions {
 };
 
 /// int8 activations times quantized weights, e4m3 activations times FP8 weights and f32 ones times
-/// plain weights in the exact arithmetic of docs/kernels.md, f16 KV.
+/// plain weights in the exact arithmetic of docs/kernels.md, KV in 16-bit or int8 codes.
 /// The bits do not depend on the instruction set or the number of threads. Fails with
 /// kInvalidArgument for an unknown ISA and kUnimplemented for one that this machine lacks.
 core::Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);

@@ -66,7 +66,7 @@ struct Int8Attention : Groups<L> {
   static const float* scales_of(const AttentionBlock& b, const void* page) {
     return reinterpret_cast<const float*>(bytes_of(page) + kPageTokens * b.head_size);
   }
-  /// Fetches a line of the next page into the second-level cache; see attention_impl.h.
+  /// Fetches a line of the next page into the second-level cache; see attention_int16_impl.h.
   TANDEM_INLINE static void fetch(const std::uint8_t* p) { __builtin_prefetch(p, 0, 2); }
   static void fetch_scales(const AttentionBlock& b, const std::uint8_t* page) {
     for (int i = 0; i < kPageTokens * static_cast<int>(kScaleBytes); i += kVectorBytes) {
