@@ -40,10 +40,12 @@ def tools(strict):
 
 
 NAMED = {"type": "function", "function": {"name": "keep"}}
-# The demo opens no thought by itself: the bias, filled in by the test, makes it do so once.
+# The demo opens no thought by itself: the bias makes it do so once.
+OPENING = {"<|channel>": 100}
 THOUGHT = {"regex": "[a-z]{3,9}", "thinking_budget": 12}
 
-# Every feature: members of the request; a dictionary under "extra" is beyond OpenAI's.
+# Every feature: members of the request; a dictionary under "extra" is beyond OpenAI's. Biases name
+# tokens by their texts, which the test replaces by the numbers that the model's vocabulary gives.
 CHATS = {
     "plain": {},
     "tools": {"tools": tools(False)},
@@ -57,27 +59,27 @@ CHATS = {
     "grammar": {"extra": {"grammar": 'root ::= ("sea" | "sky" | [a-f]{2,9}) ("," root)?'}},
     "regex": {"extra": {"regex": "[A-Z][a-z ]{10,40}[.!]"}},
     "choice": {"extra": {"choice": ["the sea", "the sky", "the seven seas"]}},
-    "stop": {"stop": [" the", "zebra"]},
+    "stop": {"stop": [".", "zebra"]},
     "stop_token_ids": {"extra": {"stop_token_ids": [5, 107, 300]}},
     "presence_penalty": {"presence_penalty": 1.7},
     "frequency_penalty": {"frequency_penalty": 1.2},
     "repetition_penalty": {"extra": {"repetition_penalty": 1.4}},
-    # A full stop and a comma, without which no text here goes on as it would.
-    "logit_bias": {"logit_bias": {"300": 2, "236761": -20, "236764": -20}},
+    # Without full stops and commas no text here goes on as it would.
+    "logit_bias": {"logit_bias": {" the": 2, ".": -20, ",": -20}},
     "logprobs": {"logprobs": True, "top_logprobs": 5},
     "logprobs under a form": {"logprobs": True, "top_logprobs": 2, "response_format": FORM},
     "n": {"n": 3},
     "min_tokens": {"extra": {"min_tokens": 30}},
     "ignore_eos": {"extra": {"ignore_eos": True}},
-    "thought": {"thought": True, "extra": THOUGHT},
+    "thought": {"logit_bias": OPENING, "extra": THOUGHT},
     "thought under a schema": {
-        "thought": True,
+        "logit_bias": OPENING,
         "response_format": FORM,
         "extra": {"thinking_budget": 9},
     },
     "reasoning_effort": {"reasoning_effort": "low"},
     "everything": {
-        "thought": True,
+        "logit_bias": OPENING,
         "n": 2,
         "logprobs": True,
         "top_logprobs": 1,
@@ -93,7 +95,7 @@ TEXTS = {
     "echo": {"echo": True},
     "logprobs": {"logprobs": 3},
     "echo and logprobs": {"echo": True, "logprobs": 2, "prompt": ["The sea", "Once upon a time"]},
-    "stop": {"stop": [" the"]},
+    "stop": {"stop": ["."]},
     "regex": {"extra": {"regex": "( [a-z]{1,7}){5,9}[.]"}},
     "min_tokens": {"extra": {"min_tokens": 30}},
 }
@@ -160,9 +162,7 @@ class FeatureTableTest(unittest.TestCase):
                 expected = None
                 for length, stream in ((0, False), (0, True), (4, False), (4, True), (None, False)):
                     extra = members.get("extra", {}) | {"draft_length": length}
-                    rest = {k: v for k, v in members.items() if k not in ("extra", "thought")}
-                    if "thought" in members:
-                        rest["logit_bias"] = {str(self.opening()): 100}
+                    rest = self.without_extra(members)
                     if stream:
                         rest |= {"stream": True, "stream_options": {"include_usage": True}}
                     answer = create(extra_body=extra, **rest)
@@ -177,8 +177,15 @@ class FeatureTableTest(unittest.TestCase):
                         self.assertEqual(details.drafted_tokens, 0)
         self.assertGreater(accepted, 0)
 
-    def opening(self):
-        return self.server.post("/tokenize", {"prompt": "<|channel>"})["tokens"][-1]
+    def without_extra(self, members):
+        """Members that OpenAI's client knows by name, biases by the numbers of their tokens."""
+        rest = {name: value for name, value in members.items() if name != "extra"}
+        if "logit_bias" in rest:
+            rest["logit_bias"] = {
+                str(self.server.post("/tokenize", {"prompt": text})["tokens"][-1]): bias
+                for text, bias in rest["logit_bias"].items()
+            }
+        return rest
 
     def test_chats(self):
         defaults = {"model": self.model, "messages": MESSAGES, "max_tokens": 48, "temperature": 0}
@@ -217,11 +224,9 @@ class FeatureTableTest(unittest.TestCase):
         defaults = {"model": self.model, "messages": MESSAGES, "max_tokens": 48, "temperature": 0}
 
         def chat(name):
-            members = {k: v for k, v in CHATS[name].items() if k not in ("extra", "thought")}
-            if "thought" in CHATS[name]:
-                members["logit_bias"] = {str(self.opening()): 100}
             answer = self.client.chat.completions.create(
-                extra_body=CHATS[name].get("extra"), **(defaults | members)
+                extra_body=CHATS[name].get("extra"),
+                **(defaults | self.without_extra(CHATS[name])),
             )
             return joined_chat([answer])[0]
 
