@@ -63,19 +63,6 @@ struct Int16Attention {
   static const std::int16_t* codes_of(const void* page) {
     return static_cast<const std::int16_t*>(page);
   }
-  /// [32 keys] behind the codes of a page.
-  static const float* scales_of(const AttentionBlock& b, const void* page) {
-    return reinterpret_cast<const float*>(codes_of(page) + kPageTokens * b.head_size);
-  }
-  /// Fetches a line into the second-level cache. While a page is read, line by line, so is the page
-  /// that comes next: hardware does not see where a page goes on, and takes most of a page to
-  /// find its pace. Fetches of nearer lines, or into the first level, whose few misses they keep
-  /// busy, reach half of what memory gives.
-  TANDEM_INLINE static void fetch(const std::int16_t* p) { __builtin_prefetch(p, 0, 2); }
-  static void fetch_scales(const AttentionBlock& b, const std::int16_t* page) {
-    for (int i = 0; i < kTilesPerPage; ++i)
-      fetch(page + kPageTokens * b.head_size + kTileCodes * i);
-  }
 
   /// fn<i, c>() for all sums of a tile. Unrolled here: the compiler's own unrolling comes too late
   /// to keep them in registers.
@@ -116,7 +103,7 @@ struct Int16Attention {
       const int page = tile / kTilesPerPage + p;
       keys[p] = codes_of(b.keys[page]) + first;
       next[p] = after_keys(b, page, P) + first;
-      fetch_scales(b, next[p] - first);
+      Float::fetch_scales(b, next[p] - first);
     }
     const std::int16_t* q = b.queries;
     for (int d = 0; d < b.head_size / 2; ++d, q += 2 * V) {
@@ -124,14 +111,15 @@ struct Int16Attention {
       for (int c = 0; c < C; ++c) {
         const int at = d * kPairCodes + c % kTilesPerPage * kTileCodes;
         k[c] = L::load_i16(keys[c / kTilesPerPage] + at);
-        fetch(next[c / kTilesPerPage] + at);
+        Float::fetch(next[c / kTilesPerPage] + at);
       }
       add_products<V, C>(q, 2, k, acc);
     }
     F32 scales[C];
     for (int c = 0; c < C; ++c) {
       const int t = tile + c;
-      scales[c] = L::load(scales_of(b, b.keys[t / kTilesPerPage]) + t % kTilesPerPage * 16);
+      scales[c] = L::load(Float::scales_of(b, codes_of(b.keys[t / kTilesPerPage])) +
+                          t % kTilesPerPage * 16);
     }
     float* scores = b.scores + tile * 16;
     for_each_sum<V, C>([&]<int I, int J>() TANDEM_INLINED {
@@ -149,7 +137,8 @@ struct Int16Attention {
     F32 sums = L::set1(0.0F);
     F32 top = L::set1(0.0F);
     for (int key = begin; key < end; key += 16) {
-      const float* scales = scales_of(b, b.values[key / kPageTokens]) + key % kPageTokens;
+      const float* scales =
+          Float::scales_of(b, codes_of(b.values[key / kPageTokens])) + key % kPageTokens;
       const F32 w = L::mul(L::load(weights + key), L::load(scales));
       L::store(weights + key, w);
       sums = L::add(sums, w);
@@ -175,7 +164,7 @@ struct Int16Attention {
       for (; column + C <= columns; column += C) sum_page<V, C>(b, page, column, units);
       for (; column < columns; ++column) sum_page<V, 1>(b, page, column, units);
       const bool is_last = page + 1 == b.end_page;
-      fetch_scales(b, codes_of(is_last ? b.next_keys : b.values[page + 1]));
+      Float::fetch_scales(b, codes_of(is_last ? b.next_keys : b.values[page + 1]));
     }
   }
 
@@ -200,7 +189,7 @@ struct Int16Attention {
       I16 v[C];
       for (int c = 0; c < C; ++c) {
         v[c] = L::load_i16(values + c * kTileCodes);
-        fetch(next + c * kTileCodes);
+        Float::fetch(next + c * kTileCodes);
       }
       add_products<V, C>(weights + j, kBlockTokens, v, acc);
     }

@@ -48,7 +48,7 @@ struct Int8Attention : Groups<L> {
 
     template <int S>
     TANDEM_INLINE Bytes codes(int p) const {
-      fetch(next + p * panel_bytes + S * kVectorBytes);
+      Float::fetch(next + p * panel_bytes + S * kVectorBytes);
       const Bytes biased = L::load_bytes(data + p * panel_bytes + S * kVectorBytes);
       if constexpr (L::kUnsignedCodes) return biased;
       return L::flip_top_bit(biased);
@@ -62,24 +62,13 @@ struct Int8Attention : Groups<L> {
   static const std::uint8_t* bytes_of(const void* page) {
     return static_cast<const std::uint8_t*>(page);
   }
-  /// [32 keys] behind the codes of a page.
-  static const float* scales_of(const AttentionBlock& b, const void* page) {
-    return reinterpret_cast<const float*>(bytes_of(page) + kPageTokens * b.head_size);
-  }
-  /// Fetches a line of the next page into the second-level cache; see attention_int16_impl.h.
-  TANDEM_INLINE static void fetch(const std::uint8_t* p) { __builtin_prefetch(p, 0, 2); }
-  static void fetch_scales(const AttentionBlock& b, const std::uint8_t* page) {
-    for (int i = 0; i < kPageTokens * static_cast<int>(kScaleBytes); i += kVectorBytes) {
-      fetch(page + kPageTokens * b.head_size + i);
-    }
-  }
 
   static void score_page(const Int8AttentionBlock& b, int page) {
     const bool is_last = page + 1 == b.end_page;
     const std::uint8_t* next = bytes_of(is_last ? b.values[b.first_page] : b.keys[page + 1]);
-    fetch_scales(b, next);
+    Float::fetch_scales(b, next);
     const std::ptrdiff_t panel_bytes = std::ptrdiff_t{kPanelRows} * b.head_size;
-    const float* scales = scales_of(b, b.keys[page]);
+    const float* scales = Float::scales_of(b, bytes_of(b.keys[page]));
     const int groups = b.head_size / 32;
     for (int panel = 0; panel < kPagePanels; panel += P) {
       const std::uint8_t* codes = bytes_of(b.keys[page]) + panel * panel_bytes;
@@ -114,7 +103,7 @@ struct Int8Attention : Groups<L> {
     const int end = b.end_page * kPageTokens;
     const float* scores = b.scores + i * kBlockTokens;
     for (int page = b.first_page; page < b.end_page; ++page) {
-      const float* scales = scales_of(b, b.values[page]);
+      const float* scales = Float::scales_of(b, bytes_of(b.values[page]));
       for (int j = 0; j < kPageTokens; j += 16) {
         const int key = page * kPageTokens + j;
         L::store(weights + key, L::mul(L::load(scores + key), L::load(scales + j)));
@@ -126,7 +115,7 @@ struct Int8Attention : Groups<L> {
 
   static void sum_page(const Int8AttentionBlock& b, int page) {
     const std::uint8_t* next = bytes_of(page + 1 == b.end_page ? b.next_keys : b.values[page + 1]);
-    fetch_scales(b, next);
+    Float::fetch_scales(b, next);
     for (int panel = 0; panel < b.head_size / kPanelRows; panel += P) {
       const std::uint8_t* codes = bytes_of(b.values[page]) + panel * kGroupBytes;
       const std::uint8_t* next_codes = next + panel * kGroupBytes;
