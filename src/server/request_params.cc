@@ -168,11 +168,10 @@ void read_choices(BodyReader& reader, GenerationParams& params) {
 }
 
 void read_lengths(BodyReader& reader, int least_tokens, GenerationParams& params) {
-  // llama.cpp's name, whose default of -1 is no limit, and OpenAI's.
-  const json::value* predicted = reader.find("n_predict");
-  const bool is_unlimited = predicted != nullptr && *predicted == json::value(-1);
+  // llama.cpp's name and OpenAI's. -1 is no limit, as for llama.cpp and LM Studio.
   for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
-    if (is_unlimited && name == std::string_view("n_predict")) continue;
+    const json::value* value = reader.find(name);
+    if (value != nullptr && *value == json::value(-1)) continue;
     if (const auto most = reader.integer(name, least_tokens, kMaxInt)) {
       params.max_tokens = static_cast<int>(*most);
     }

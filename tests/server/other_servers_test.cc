@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "tandem/server/openai_types.h"
 
 namespace tandem::server {
@@ -73,10 +75,12 @@ TEST(MembersOfOtherServers, BoundTheAnswer) {
 }
 
 TEST(MembersOfOtherServers, BoundNothingWhereTheyAreMinusOne) {
-  const auto parsed = parsed_chat(R"("n_predict":-1)");
-  ASSERT_TRUE(std::holds_alternative<ChatRequest>(parsed));
-  EXPECT_EQ(std::get<ChatRequest>(parsed).params.max_tokens, std::nullopt);
-  for (const char* members : {R"("n_predict":-2)", R"("n_predict":0)", R"("max_tokens":-1)"}) {
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    const auto parsed = parsed_chat('"' + std::string(name) + R"(":-1)");
+    ASSERT_TRUE(std::holds_alternative<ChatRequest>(parsed)) << name;
+    EXPECT_EQ(std::get<ChatRequest>(parsed).params.max_tokens, std::nullopt) << name;
+  }
+  for (const char* members : {R"("n_predict":-2)", R"("n_predict":0)", R"("max_tokens":-2)"}) {
     EXPECT_EQ(chat_error(members).http_status, 400) << members;
   }
   EXPECT_EQ(chat_error(R"("logit_bias":[5])").param, "logit_bias");
