@@ -168,6 +168,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
   if (options.device == "auto" && model.status().code() == core::Code::kUnimplemented) {
     core::log_info(fmt::format("running on the CPU: {}", model.status().message()));
     TANDEM_ASSIGN(backend, make_cpu_backend(options));
+    TANDEM_TRY(check_host(options));
     model = model::Model::load(load_options(options), std::move(backend));
   }
   if (!model.ok()) return model.status();
