@@ -165,7 +165,7 @@ void print_config(const ModelConfig& config) {
   print_field(
       "KV per token",
       fmt::format("{} in full layers, and {} in sliding layers for the "
-                  "last {} tokens (f16)",
+                  "last {} tokens (16 bits)",
                   format_size(kv_bytes_per_token(config, AttentionKind::kFull)),
                   format_size(kv_bytes_per_token(config, AttentionKind::kSliding)), config.window));
 }

@@ -24,13 +24,9 @@ float add_group(const std::uint8_t* lane, const CodeGroup& a, float acc) {
   return std::fma(a.scale, static_cast<float>(sum), acc);
 }
 
-const float* scales_of(const AttentionBlock& b, const void* page) {
-  return reinterpret_cast<const float*>(static_cast<const std::uint8_t*>(page) +
-                                        kPageTokens * b.head_size);
-}
-
 void score_page(const Int8AttentionBlock& b, int i, int page) {
   const auto* codes = static_cast<const std::uint8_t*>(b.keys[page]);
+  const float* scales = Float::scales_of(b, codes);
   const int groups = b.head_size / 32;
   for (int j = 0; j < kPageTokens; ++j) {
     const std::uint8_t* lane =
@@ -39,16 +35,16 @@ void score_page(const Int8AttentionBlock& b, int i, int page) {
     for (int g = 0; g < groups; ++g) {
       score = add_group(lane + g * 8 * kVectorBytes, b.queries[i * groups + g], score);
     }
-    b.scores[i * kBlockTokens + page * kPageTokens + j] = score * scales_of(b, b.keys[page])[j];
+    b.scores[i * kBlockTokens + page * kPageTokens + j] = score * scales[j];
   }
 }
 
 void sum_page(const Int8AttentionBlock& b, int i, int page) {
   const auto* codes = static_cast<const std::uint8_t*>(b.values[page]);
+  const float* scales = Float::scales_of(b, codes);
   float weights[kPageTokens];
   for (int j = 0; j < kPageTokens; ++j) {
-    weights[j] =
-        b.scores[i * kBlockTokens + page * kPageTokens + j] * scales_of(b, b.values[page])[j];
+    weights[j] = b.scores[i * kBlockTokens + page * kPageTokens + j] * scales[j];
   }
   CodeGroup group;
   kScalarKernels.quantize_row(weights, kPageTokens, &group);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include "tandem/core/check.h"
 #include "tandem/kernels/cpu/attention_task.h"
@@ -148,8 +147,7 @@ void AttentionOp::finish_kv_head(int r, int kv_head, const float* cosines, const
   k_.rms_norm(w_.v == nullptr ? k : v, nullptr, size, c_.eps(), v);
   k_.rms_norm(k, k_norm_, size, c_.eps(), k);
   rotate(k, cosines, sines);
-  constexpr float kLargest = std::numeric_limits<float>::max();
-  if (!k_.all_within(k, size, kLargest) || !k_.all_within(v, size, kLargest)) {
+  if (!k_.all_finite(k, size) || !k_.all_finite(v, size)) {
     c_.step.set_broken(r);
     // Whoever gets the page next must find finite values even where its mask hides them.
     std::fill_n(k, size, 0.0F);

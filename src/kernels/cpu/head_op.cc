@@ -121,9 +121,8 @@ void final_norm(Context& c, const Head& head, Rows x, Rows h) {
     for (int r = rows.begin; r < rows.end; ++r) {
       // A sum of squares that overflows would give a finite row of zeros.
       const float squares = c.kernels->rms_norm(row_of(x, r), norm, x.cols, c.eps(), row_of(h, r));
-      constexpr float kLargest = std::numeric_limits<float>::max();
-      const bool is_finite = squares <= kLargest;
-      if (!is_finite || !c.kernels->all_within(row_of(h, r), x.cols, kLargest)) {
+      const bool is_finite = squares <= std::numeric_limits<float>::max();
+      if (!is_finite || !c.kernels->all_finite(row_of(h, r), x.cols)) {
         c.step.set_broken(r);
       }
     }

@@ -65,7 +65,7 @@ struct KvCodes {
 
  private:
   struct Scale {
-    float value = 0.0F;  ///< what codes are multiplied with; NaN if some value is no finite number
+    float value = 0.0F;    ///< what codes are multiplied with
     float inverse = 0.0F;  ///< 0: so are all codes
   };
 
@@ -79,14 +79,15 @@ struct KvCodes {
     return L::max_of(top);
   }
 
-  /// x's largest magnitude gets the code `largest_code`.
+  /// The largest magnitude of x, which is finite, gets the code `largest_code`.
   static Scale scale_by_largest(const float* x, int n, float largest_code) {
     const float largest = largest_of(x, n);
     if (largest < kSmallestMagnitude) return {};
     return {largest / largest_code, largest_code / largest};
   }
 
-  /// As scale_by_largest, unless the codes would be longer than kLongestCodes.
+  /// As scale_by_largest, unless the codes would be longer than kLongestCodes; NaN if some value is
+  /// no finite number.
   static Scale scale_by_length(const float* x, int n) {
     const float largest = largest_of(x, n);
     // Relative to the largest value no square leaves the range of floats, and NaN and infinities

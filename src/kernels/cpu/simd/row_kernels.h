@@ -47,9 +47,7 @@ struct RowKernels {
   /// x = cap * tanh(x / cap).
   void (*softcap)(float* x, int n, float cap);
   RowMax (*argmax)(const float* x, int n);
-  /// True when |x| <= largest for every value (a value within one rounding of `largest` may count
-  /// either way) and none is NaN.
-  bool (*all_within)(const float* x, int n, float largest);
+  bool (*all_finite)(const float* x, int n);
   KvWriter int16;
   KvWriter int8;
   /// Writes the codes of a query x[n], as those of a 16-bit key, in pairs that lie `stride` codes

@@ -157,13 +157,11 @@ struct RowKernelsOf {
     return top;
   }
 
-  static bool all_within(const float* x, int n, float largest) {
-    // Values beyond `largest` overflow; v - v is 0 for finite values and NaN otherwise, and NaN
-    // survives every addition.
-    const F32 factor = L::set1(__FLT_MAX__ / largest);
+  static bool all_finite(const float* x, int n) {
+    // v - v is 0 for finite values and NaN otherwise, and NaN survives every addition.
     F32 sum = L::set1(0.0F);
     for_each_vector(n, [&](int i, int count) {
-      const F32 v = L::mul(load(x + i, count), factor);
+      const F32 v = load(x + i, count);
       sum = L::add(sum, L::sub(v, v));
     });
     return L::sum(sum) == 0.0F;
@@ -190,7 +188,7 @@ struct RowKernelsOf {
             rope,
             softcap,
             argmax,
-            all_within,
+            all_finite,
             {KvCodes<L>::store_key_int16, KvCodes<L>::store_value_int16},
             {KvCodes<L>::store_key_int8, KvCodes<L>::store_value_int8},
             KvCodes<L>::encode_query,
