@@ -76,7 +76,7 @@ constexpr BadMember kBadMembers[] = {
     {R"("max_tokens":10.5)", "max_tokens", "must be an integer"},
     {R"("max_tokens":1e18)", "max_tokens", "must be an integer"},
     {R"("max_tokens":9223372036854775808)", "max_tokens", "must be an integer"},
-    {R"("max_completion_tokens":-1)", "max_completion_tokens", "must be an integer from"},
+    {R"("max_completion_tokens":-2)", "max_completion_tokens", "must be an integer from"},
     {R"("max_completion_tokens":{})", "max_completion_tokens", "must be an integer"},
     {R"("stop":1)", "stop", "must be a string or an array of at most 64 strings"},
     {R"("stop":"")", "stop", "each of 1 to 1024 bytes"},
