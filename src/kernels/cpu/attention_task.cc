@@ -223,7 +223,8 @@ void AttentionRunner::merge(const AttentionTask& task, const core::Arena& scratc
   const Scratch s(scratch, size);
   for (int i = 0; i < task.num_vectors; ++i) {
     float max = -std::numeric_limits<float>::infinity();
-    float sum = 0.0F;
+    // What no block replaces if no score is a number.
+    float sum = std::numeric_limits<float>::quiet_NaN();
     for (int block = task.first_block; block < task.end_block; ++block) {
       const int offset = (block - task.first_block) * task.num_vectors + i;
       const float* part = work_.partial(task.partial + offset);

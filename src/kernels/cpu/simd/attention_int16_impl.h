@@ -149,8 +149,14 @@ struct Int16Attention {
     const float by_largest = L::max_of(top) / kLargestCode;
     const float unit = by_largest > by_sum ? by_largest : by_sum;
     const F32 inverse = L::set1(sum < kSmallestMagnitude ? 0.0F : 1.0F / unit);
+    // What rounding takes from a weight, or gives to it, the key 16 further on gets: many small
+    // weights are else all rounded up, or down, or away. A weight of 0 stays 0.
+    F32 rest = L::set1(0.0F);
     for (int key = begin; key < end; key += 16) {
-      L::store_codes(b.weights + i * kBlockTokens + key, L::mul(L::load(weights + key), inverse));
+      const F32 wanted = L::fma(L::load(weights + key), inverse, rest);
+      const F32 code = L::round(wanted);
+      rest = L::sub(wanted, code);
+      L::store_codes(b.weights + i * kBlockTokens + key, code);
     }
     return unit;
   }
